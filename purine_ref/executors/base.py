@@ -1,0 +1,247 @@
+"""What every executor shares: binding, feeding and fetching, the states of a run, and how failures come out.
+
+An executor is idle, running, or closed. `run_async` makes it running, `sync` waits, raises what went wrong, and makes
+it idle again; `run` is both (rule R3). Fixed after construction: plan, binding, seed. Changing: the current `Run`, guarded
+by `_guard`; `_computing`, the operator that each thread computes, each thread writing its own entry; and `iteration`,
+which counts the runs that succeeded and keys random operations. How operators are started is the subclasses' only
+business: `_start`, `_wait` and `_stop`.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self
+
+from purine_ref.devices import Device, device_for
+from purine_ref.devices.cpu import limit_blas
+from purine_ref.executors.memory import Binding, Memory
+from purine_ref.executors.observer import Observer, notify
+from purine_ref.graph import Graph, Op
+from purine_ref.operation import Array, Kernels, RunKey
+from purine_ref.plan import prepare
+from purine_ref.schedule import Schedule
+from purine_ref.tensor import Location
+
+
+class Run:
+    """One run: its schedule, its kernels, and the failures so far."""
+
+    def __init__(self, schedule: Schedule, kernels: dict[Location, Kernels]) -> None:
+        self.schedule = schedule
+        self.kernels = kernels
+        self.failures: list[BaseException] = []
+
+
+class Executor(ABC):
+    """Runs a graph. `seed` keys parameters' initial values and random operators (rule R7).
+
+    `memory` holds the persistent blobs; give one memory to several executors to share these by name. `observer` sees
+    operators start and end. Use it as a context manager, or call `close`. Raises what `prepare` raises.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        *,
+        seed: int = 0,
+        memory: Memory | None = None,
+        observer: Observer | None = None,
+        devices: Callable[[Location], Device] = device_for,
+    ) -> None:
+        limit_blas()
+        self.graph = graph
+        self.plan = prepare(graph, devices)
+        self.memory = memory if memory is not None else Memory()
+        self.seed = seed
+        self.iteration = 0
+        self._observer = observer
+        self._binding: Binding | None = Binding(self.plan, self.memory, devices, seed)
+        self._guard = threading.Lock()
+        self._run: Run | None = None
+        self._computing: dict[int, Op] = {}
+        self._pid = os.getpid()
+        self._clock = time.perf_counter
+
+    # Running ----------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Run the whole graph once: `run_async`, then `sync`."""
+        self.run_async()
+        self.sync()
+
+    def run_async(self) -> None:
+        """Start a run. Raises RuntimeError while one runs, after `close`, and in a forked child."""
+        binding = self._open_binding("run")
+        run = Run(Schedule(self.plan), binding.kernels(RunKey(self.seed, self.iteration)))
+        with self._guard:
+            self._refuse_while_running("started again")
+            self._run = run
+        try:
+            self._start(run)
+        except BaseException:
+            self._run = None
+            raise
+
+    def sync(self) -> None:
+        """Wait for the run that was started; at once if there is none. The executor can then run again.
+
+        Raises what an operator raised, with a note of its name, place and inputs; several become an ExceptionGroup
+        (rule R12). Then nothing is swapped, and `iteration` stays.
+        """
+        self._refuse_inside("waited for")
+        run = self._run
+        if run is None:
+            return
+        try:
+            self._wait(run)
+        finally:
+            with self._guard:
+                ended_here = self._run is run  # of several threads that wait, one ends the run
+                if ended_here:
+                    self._run = None
+        if ended_here:
+            self._end(run)
+
+    def _end(self, run: Run) -> None:
+        if run.failures:
+            raise _one_error(self.graph.name, run.failures)
+        self._open_binding("finish a run").swap()
+        self.iteration += 1
+
+    def close(self) -> None:
+        """Let go of threads and arrays. In the middle of a run it stops new starts and lets running operators end."""
+        self._refuse_inside("closed")
+        self._stop()
+        self._binding = None
+
+    @abstractmethod
+    def _start(self, run: Run) -> None:
+        """Begin to run operators."""
+
+    @abstractmethod
+    def _wait(self, run: Run) -> None:
+        """Return when no operator of the run will start any more and none is running."""
+
+    def _stop(self) -> None:
+        """Start nothing any more, and end what belongs to the executor."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # Data -------------------------------------------------------------------------------------------------------
+
+    def feed(self, arrays: dict[str, Array] | None = None, /, **more: Array) -> None:
+        """Fill source blobs by name, as a dictionary (for names with slashes) or by keyword.
+
+        Raises GraphError for a blob that is not there or that an operator writes, ShapeError for another shape or
+        dtype, RuntimeError while a run is going on.
+        """
+        binding = self._open_binding("be fed")
+        with self._guard:
+            self._refuse_while_running("fed")
+            for name, array in {**(arrays or {}), **more}.items():
+                binding.write(self.graph[name], array)
+
+    def fetch(self, name: str) -> Array:
+        """A copy of a blob's array. Raises GraphError when it is not there or was overwritten, RuntimeError in a run."""
+        binding = self._open_binding("be fetched from")
+        with self._guard:
+            self._refuse_while_running("fetched from")
+            return binding.read(self.graph[name])
+
+    # For subclasses ---------------------------------------------------------------------------------------------
+
+    def _execute(self, run: Run, index: int) -> BaseException | None:
+        """Compute one operator; returns what it raised."""
+        op = self.graph.ops[index]
+        thread = threading.get_ident()
+        self._computing[thread] = op
+        try:
+            if self._observer is not None:
+                notify(self._observer.started, op, self._clock())
+            self._bound.call(index, run.kernels)
+        except BaseException as error:
+            return self._failed(op, error)
+        finally:
+            del self._computing[thread]
+        return None
+
+    def _combine(self, index: int, complete: Sequence[int]) -> BaseException | None:
+        """Add up the contributions to the `complete` blobs after operator `index`; returns what went wrong."""
+        try:
+            for blob in complete:
+                self._bound.combine(blob)
+            self._finished(self.graph.ops[index])
+        except BaseException as error:
+            return self._failed(self.graph.ops[index], error)
+        return None
+
+    def _finished(self, op: Op) -> None:
+        if self._observer is not None:
+            if hasattr(op.operation, "to"):
+                notify(self._observer.copied, op, self._clock())
+            notify(self._observer.finished, op, self._clock())
+
+    def _failed(self, op: Op, error: BaseException) -> BaseException:
+        """The error with a note that names the operator, and without frames that keep arrays alive (rule R12)."""
+        _tidy(error, op)
+        if self._observer is not None:
+            notify(self._observer.failed, op, self._clock(), error)
+        return error
+
+    @property
+    def _bound(self) -> Binding:
+        if self._binding is None:
+            raise RuntimeError(f"executor of graph {self.graph.name!r} was closed while it ran")
+        return self._binding
+
+    def _open_binding(self, what: str) -> Binding:
+        self._refuse_fork(what)
+        if self._binding is None:
+            raise RuntimeError(f"executor of graph {self.graph.name!r} is closed and cannot {what}: make a new one")
+        return self._binding
+
+    def _refuse_inside(self, what: str) -> None:
+        self._refuse_fork(what)
+        op = self._computing.get(threading.get_ident())
+        if op is not None:
+            raise RuntimeError(f"executor of graph {self.graph.name!r} cannot be {what} from its own operator {op.name!r}")
+
+    def _refuse_while_running(self, what: str) -> None:
+        if self._run is not None:
+            raise RuntimeError(f"executor of graph {self.graph.name!r} cannot be {what} while it runs: call sync first")
+
+    def _refuse_fork(self, what: str) -> None:
+        if os.getpid() != self._pid:
+            raise RuntimeError(
+                f"executor of graph {self.graph.name!r} was made in process {self._pid} and used after fork in "
+                f"{os.getpid()} ({what}): make a new executor in the child"
+            )
+
+
+def _tidy(error: BaseException, op: Op) -> None:
+    """Name the operator on the error, and clear the finished frames of its traceback, which hold the arrays."""
+    error.add_note(op.describe())
+    seen: BaseException | None = error
+    while seen is not None:
+        traceback.clear_frames(seen.__traceback__)
+        seen = seen.__cause__ or seen.__context__
+    if error.__traceback__ is not None:  # this module's own frame comes first; it is still running, so leave it out
+        error.__traceback__ = error.__traceback__.tb_next
+
+
+def _one_error(graph: str, failures: list[BaseException]) -> BaseException:
+    if len(failures) == 1:
+        return failures[0]
+    return BaseExceptionGroup(f"{len(failures)} operators of graph {graph!r} failed", failures)

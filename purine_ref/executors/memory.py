@@ -1,0 +1,165 @@
+"""Binding a plan to arrays: one for each root blob, views for the others, staging for later producers (rule R4).
+
+`Memory` holds what outlives a run: persistent blobs by name, shared by every executor that is given it. A `Binding`
+belongs to one executor. An array sits in a `Slot`, so that the swap of rule R6 exchanges two pointers and every
+operator, of any executor, sees it. What is fixed after binding: the slots. What changes: the arrays in them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from purine_ref.devices import Device
+from purine_ref.errors import GraphError, ShapeError
+from purine_ref.graph import Blob, Graph, View
+from purine_ref.operation import Array, Kernels, Operation, RunKey
+from purine_ref.plan import Plan
+from purine_ref.tensor import Location, Tensor
+
+
+class Slot:
+    """A place for one array."""
+
+    __slots__ = ("array",)
+
+    def __init__(self, array: Array) -> None:
+        self.array = array
+
+
+class Memory:
+    """Persistent arrays by blob name. Executors that share one share these blobs, and nothing else."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards the dictionary while executors bind to it
+        self._slots: dict[str, tuple[Tensor, Slot]] = {}
+
+    def slot(self, blob: Blob, device: Device, seed: int) -> Slot:
+        """The slot of a persistent blob; a new one holds its initial value, or zeros.
+
+        Raises ShapeError when the name is held already with another shape, dtype or place.
+        """
+        with self._lock:
+            if blob.name not in self._slots:
+                self._slots[blob.name] = (blob.tensor, Slot(_initial(blob, device, seed)))
+            tensor, slot = self._slots[blob.name]
+        if tensor != blob.tensor:
+            raise ShapeError(
+                f"blob {blob.name!r} of graph {blob.graph.name!r} is {blob.tensor} at {blob.location}, but the memory "
+                f"holds {tensor} at {tensor.location} under that name: use one description, or another memory"
+            )
+        return slot
+
+
+def _initial(blob: Blob, device: Device, seed: int) -> Array:
+    array = device.allocate(blob.tensor)
+    operation = blob.graph.initial.get(blob.name)
+    if operation is not None:
+        operation.compute(device.kernels(RunKey(seed)), (), (array,))
+    return array
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """How to run one operator: its operation, its place, and the slots of its edges. `idle` ones move nothing."""
+
+    operation: Operation
+    location: Location
+    inputs: tuple[Slot, ...]
+    outputs: tuple[Slot, ...]
+    idle: bool
+
+
+class Binding:
+    """A plan bound to arrays."""
+
+    def __init__(self, plan: Plan, memory: Memory, devices: Callable[[Location], Device], seed: int) -> None:
+        self.plan = plan
+        self._devices = {place: devices(place) for place in _places(plan.graph)}
+        self._slots = _bind_blobs(plan, memory, self._devices, seed)
+        self._later: dict[int, list[Slot]] = {}  # for each blob with several producers, the slots of all but the first
+        self._calls = [self._call(index) for index in range(len(plan.graph.ops))]
+
+    def _call(self, index: int) -> _Call:
+        op = self.plan.graph.ops[index]
+        outputs = tuple(self._output(blob, index, slot) for slot, blob in enumerate(op.outputs))
+        inputs = tuple(self._slots[blob.index] for blob in op.inputs)
+        return _Call(op.operation, op.location, inputs, outputs, op in self.plan.idle)
+
+    def _output(self, blob: Blob, op: int, slot: int) -> Slot:
+        """The first edge writes the blob itself; each later one a buffer of its own, to be added in its turn."""
+        first, first_slot = blob.producers[0]
+        if (first.index, first_slot) == (op, slot):
+            return self._slots[blob.index]
+        staging = Slot(self._devices[blob.location].allocate(blob.tensor))
+        self._later.setdefault(blob.index, []).append(staging)
+        return staging
+
+    def kernels(self, key: RunKey) -> dict[Location, Kernels]:
+        """The vocabularies of one run, by place."""
+        return {place: device.kernels(key) for place, device in self._devices.items()}
+
+    def call(self, op: int, kernels: dict[Location, Kernels]) -> None:
+        """Compute operator `op` from its input arrays into its output arrays."""
+        call = self._calls[op]
+        if not call.idle:
+            inputs = [slot.array for slot in call.inputs]
+            call.operation.compute(kernels[call.location], inputs, [slot.array for slot in call.outputs])
+
+    def combine(self, blob: int) -> None:
+        """Add the later contributions to a complete blob, in the order of its edges (rule R4)."""
+        if blob in self._later:
+            total = self._slots[blob].array
+            for staging in self._later[blob]:
+                total += staging.array
+
+    def swap(self) -> None:
+        """Exchange the arrays of every pair (rule R6)."""
+        for current, following in self.plan.graph.pairs:
+            a, b = self._slots[current.index], self._slots[following.index]
+            a.array, b.array = b.array, a.array
+
+    def read(self, blob: Blob) -> Array:
+        """A copy of a blob's array. Raises GraphError when its memory was given to another blob's value (rule R5)."""
+        if blob in self.plan.lost:
+            raise GraphError(f"blob {blob.name!r} was overwritten in place: fetch what overwrote it, or give it memory")
+        return self._slots[blob.index].array.copy()
+
+    def write(self, blob: Blob, array: Array) -> None:
+        """Fill a blob that no operator writes. Raises ShapeError for another shape or dtype, GraphError else."""
+        if blob.producers:
+            raise GraphError(f"blob {blob.name!r} is written by operator {blob.producers[0][0].name!r}; feed a source blob")
+        shape, dtype = tuple(getattr(array, "shape", ())), str(getattr(array, "dtype", type(array).__name__))
+        if (shape, dtype) != (blob.shape, blob.dtype):
+            raise ShapeError(f"blob {blob.name!r} takes {blob.dtype}{list(blob.shape)}, got {dtype}{list(shape)}")
+        self._slots[blob.index].array[...] = array
+
+
+def _places(graph: Graph) -> set[Location]:
+    return {blob.location for blob in graph.blobs} | {op.location for op in graph.ops}
+
+
+def _bind_blobs(plan: Plan, memory: Memory, devices: dict[Location, Device], seed: int) -> list[Slot]:
+    """A slot for every blob: persistent ones from `memory`, views into their parents, the rest new."""
+    slots: dict[Blob, Slot] = {}
+    for blob in plan.graph.blobs:
+        chain = [blob]
+        while chain[-1] in plan.views and chain[-1] not in slots:
+            chain.append(plan.views[chain[-1]].parent)
+        for link in reversed(chain):
+            if link not in slots:
+                slots[link] = _bind_blob(link, plan.views.get(link), slots, memory, devices[link.location], seed)
+    return [slots[blob] for blob in plan.graph.blobs]
+
+
+def _bind_blob(
+    blob: Blob, view: View | None, slots: dict[Blob, Slot], memory: Memory, device: Device, seed: int
+) -> Slot:
+    if view is not None:
+        part = slots[view.parent].array[tuple(slice(start, stop) for start, stop in view.box)]
+        return Slot(part.reshape(view.shape))
+    if blob.persistent:
+        return memory.slot(blob, device, seed)
+    return Slot(device.allocate(blob.tensor))
+

@@ -1,0 +1,139 @@
+"""The simulated executor: virtual time from each operator's cost and a table of rates, in place of threads and waits.
+
+`simulate` predicts a run without computing anything. `Simulated` computes, one operator at a time, in the order of
+the predicted starts, with virtual seconds for its observer; the order can be replayed by the other executors.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from purine_ref.executors.base import Executor, Run
+from purine_ref.graph import Graph, Op
+from purine_ref.plan import Plan
+from purine_ref.schedule import ReadyQueue, Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """How fast a place works: FLOP/s, bytes/s, and seconds that any operator takes besides."""
+
+    flops: float = 2e10
+    bandwidth: float = 1e10
+    overhead: float = 5e-6
+
+    def seconds(self, op: Op) -> float:
+        """The time of one operator: the slower of arithmetic and memory, plus the overhead."""
+        cost = op.operation.cost([b.tensor for b in op.inputs], [b.tensor for b in op.outputs])
+        return max(cost.flops / self.flops, cost.bytes / self.bandwidth) + self.overhead
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """That `op` runs from `start` to `end`, in virtual seconds, in lane `lane` (a place, and a stream beyond the CPU)."""
+
+    op: str
+    lane: str
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """A predicted run: spans in the order of their starts; events are (time, whether a start, operator) in order."""
+
+    spans: tuple[Span, ...]
+    events: tuple[tuple[float, bool, int], ...]
+
+    @property
+    def order(self) -> list[str]:
+        """The operators' names in the order of their starts: an `order` for the other executors."""
+        return [span.op for span in self.spans]
+
+    @property
+    def seconds(self) -> float:
+        """When the last span ends."""
+        return max((span.end for span in self.spans), default=0.0)
+
+
+def simulate(
+    plan: Plan, seconds: Sequence[float], *, threads: int = 2, ranks: Sequence[float] | None = None
+) -> Timeline:
+    """Predict a run in which operator i takes `seconds[i]`, on `threads` CPU workers and one per (device, stream).
+
+    Ready operators start first come, first served, or by `ranks`. Ties in time are broken by the order of starts.
+    """
+    schedule = Schedule(plan)
+    lanes = [_lane(op) for op in plan.graph.ops]
+    free = {lane: threads if plan.graph.ops[i].location.is_cpu else 1 for i, lane in enumerate(lanes)}
+    queues = {lane: ReadyQueue(ranks) for lane in free}
+    for op in schedule.ready():
+        queues[lanes[op]].push(op)
+    running: list[tuple[float, int, int]] = []  # (end, number of the start, operator): a heap
+    spans: list[Span] = []
+    events: list[tuple[float, bool, int]] = []
+    now = 0.0
+    touched = list(free)
+    while True:
+        for lane in touched:
+            while free[lane] and (op_or_none := queues[lane].pop()) is not None:
+                free[lane] -= 1
+                heapq.heappush(running, (now + seconds[op_or_none], len(spans), op_or_none))
+                events.append((now, True, op_or_none))
+                spans.append(Span(plan.graph.ops[op_or_none].name, lane, now, now + seconds[op_or_none]))
+        if not running:
+            return Timeline(tuple(spans), tuple(events))
+        now, _, op = heapq.heappop(running)
+        events.append((now, False, op))
+        free[lanes[op]] += 1
+        ready = schedule.done(op)
+        for following in ready:
+            queues[lanes[following]].push(following)
+        touched = list(dict.fromkeys([lanes[op], *(lanes[f] for f in ready)]))
+
+
+def _lane(op: Op) -> str:
+    return str(op.location) if op.location.is_cpu else f"{op.location}/{op.stream}"
+
+
+class Simulated(Executor):
+    """Computes in the order that `simulate` predicts; `timeline` is the prediction.
+
+    `rates` gives the operators' times, unless `seconds` lists them. The keywords are those of `Executor`.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        *,
+        rates: Rates | None = None,
+        seconds: Sequence[float] | None = None,
+        threads: int = 2,
+        ranks: Sequence[float] | None = None,
+        **keywords: Any,
+    ) -> None:
+        super().__init__(graph, **keywords)
+        rates = rates or Rates()
+        times = [rates.seconds(op) for op in graph.ops] if seconds is None else seconds
+        self.timeline = simulate(self.plan, times, threads=threads, ranks=ranks)
+        self._now = 0.0
+        self._clock = lambda: self._now
+
+    def _start(self, run: Run) -> None:
+        """Walk the predicted starts and ends; an operator computes at its start, and releases others at its end."""
+        for self._now, is_start, op in self.timeline.events:
+            if is_start:
+                error = self._execute(run, op)
+            else:
+                complete = run.schedule.finish(op)
+                error = self._combine(op, complete)
+                run.schedule.release(op, complete)
+            if error is not None:
+                run.failures.append(error)
+                return
+
+    def _wait(self, run: Run) -> None:
+        """Nothing to wait for: `_start` returns when all is done."""

@@ -1,0 +1,391 @@
+"""The bi-graph: blobs and operators, joined only to each other. It describes; it holds no array and computes nothing.
+
+State of a `Graph`: `blobs` and `ops` in the order of their making (an index is a position in these lists and never
+changes), names (unique among blobs, and among ops), `pairs` to be swapped between runs (rule R6), and the initial
+values of parameters. Only `blob`, `view`, `connect`, `swap` and `parameter` change it; `connect` alone joins nodes and
+makes every check that needs only the new operator. What needs the whole graph is checked by `plan.prepare`.
+
+A graph is built by one thread; when it is complete, any number may read it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from purine_ref.errors import GraphError, ShapeError
+from purine_ref.operation import Operation, RandomOperation
+from purine_ref.tensor import Location, Tensor, as_shape
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """That a blob's memory lies in another's: the box `start:stop` per axis of `parent`, then seen as `shape`."""
+
+    parent: Blob
+    box: tuple[tuple[int, int], ...]
+    shape: tuple[int, ...]
+
+
+class Blob:
+    """A tensor in a graph. `producers` and `consumers` hold one (operator, slot) for each edge, in their order.
+
+    `persistent` blobs keep their value between runs and are shared, by name, by all executors over one memory:
+    parameters, update histories, prefetched batches.
+    """
+
+    __slots__ = ("consumers", "graph", "index", "name", "persistent", "producers", "tensor", "view")
+
+    def __init__(self, graph: Graph, index: int, name: str, tensor: Tensor) -> None:
+        self.graph = graph
+        self.index = index
+        self.name = name
+        self.tensor = tensor
+        self.producers: list[tuple[Op, int]] = []
+        self.consumers: list[tuple[Op, int]] = []
+        self.view: View | None = None
+        self.persistent = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Elements per axis."""
+        return self.tensor.shape
+
+    @property
+    def dtype(self) -> str:
+        """float32, float64 or int64."""
+        return self.tensor.dtype
+
+    @property
+    def location(self) -> Location:
+        """The place of the blob."""
+        return self.tensor.location
+
+    def __repr__(self) -> str:
+        return f"<Blob {self.name} {self.tensor}>"
+
+
+class Op:
+    """An operator in a graph: an `Operation` wired to blobs, at a location, on a stream of its device."""
+
+    __slots__ = ("graph", "index", "inputs", "location", "name", "operation", "outputs", "stream")
+
+    def __init__(
+        self,
+        graph: Graph,
+        index: int,
+        name: str,
+        operation: Operation,
+        inputs: tuple[Blob, ...],
+        outputs: tuple[Blob, ...],
+        location: Location,
+        stream: str,
+    ) -> None:
+        self.graph = graph
+        self.index = index
+        self.name = name
+        self.operation = operation
+        self.inputs = inputs
+        self.outputs = outputs
+        self.location = location
+        self.stream = stream
+
+    def __repr__(self) -> str:
+        return f"<Op {self.name} {self.operation.name}>"
+
+    def describe(self) -> str:
+        """Name, operation, place, and the inputs' names with their shapes: what an error message needs."""
+        inputs = ", ".join(f"{b.name} {b.tensor}" for b in self.inputs) or "none"
+        return f"operator {self.name!r} ({self.operation.name}) at {self.location}, inputs: {inputs}"
+
+
+class Graph:
+    """A bi-graph under construction, named `name`."""
+
+    def __init__(self, name: str = "graph") -> None:
+        self.name = name
+        self.blobs: list[Blob] = []
+        self.ops: list[Op] = []
+        self.pairs: list[tuple[Blob, Blob]] = []
+        self.initial: dict[str, Operation] = {}
+        self.multipliers: dict[str, tuple[float, float]] = {}
+        self._blob_names: dict[str, Blob] = {}
+        self._op_names: dict[str, Op] = {}
+        self._paired: set[Blob] = set()
+        self._scope = ""
+
+    # Names ------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def scope(self, name: str | None) -> Iterator[None]:
+        """Within it, `name/` precedes the names of new blobs and operators; scopes nest, and None is the root."""
+        outer = self._scope
+        self._scope = "" if name is None else f"{outer}{_checked_name(name)}/"
+        try:
+            yield
+        finally:
+            self._scope = outer
+
+    def __getitem__(self, name: str) -> Blob:
+        """The blob of that full name. Raises GraphError, with close names, when there is none."""
+        blob = self._blob_names.get(name)
+        if blob is None:
+            raise GraphError(f"graph {self.name!r} has no blob {name!r}{_nearest(name, self._blob_names)}")
+        return blob
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._blob_names
+
+    def op(self, name: str) -> Op:
+        """The operator of that full name. Raises GraphError, with close names, when there is none."""
+        op = self._op_names.get(name)
+        if op is None:
+            raise GraphError(f"graph {self.name!r} has no operator {name!r}{_nearest(name, self._op_names)}")
+        return op
+
+    def free_name(self, name: str) -> str:
+        """`name` if no blob or operator has it, else the first of `name.2`, `name.3`, ... that none has."""
+        number, candidate = 1, name
+        while self._scope + candidate in self._blob_names or self._scope + candidate in self._op_names:
+            number += 1
+            candidate = f"{name}.{number}"
+        return candidate
+
+    # Construction -----------------------------------------------------------------------------------------------
+
+    def blob(
+        self,
+        name: str,
+        shape: object,
+        dtype: str = "float32",
+        location: Location | None = None,
+        *,
+        persistent: bool = False,
+    ) -> Blob:
+        """A new blob. Raises GraphError for a name that is taken or malformed, ShapeError for a bad shape or dtype."""
+        blob = self._new_blob(self._scope + _checked_name(name), Tensor(as_shape(shape), dtype, location or Location()))
+        blob.persistent = persistent
+        return blob
+
+    def _new_blob(self, full_name: str, tensor: Tensor) -> Blob:
+        if full_name in self._blob_names:
+            raise GraphError(f"graph {self.name!r} already has a blob {full_name!r}; blob names must be unique")
+        blob = Blob(self, len(self.blobs), full_name, tensor)
+        self.blobs.append(blob)
+        self._blob_names[full_name] = blob
+        return blob
+
+    def parameter(
+        self,
+        name: str,
+        shape: object,
+        dtype: str,
+        initial: Operation,
+        *,
+        rate: float = 1.0,
+        decay: float = 1.0,
+        location: Location | None = None,
+    ) -> Blob:
+        """A persistent blob with an initial value: `initial` is a source operation of that shape (Gaussian, Constant).
+
+        `rate` and `decay` multiply the learning rate and the weight decay of its update.
+        """
+        blob = self.blob(name, shape, dtype, location, persistent=True)
+        if isinstance(initial, RandomOperation) and not initial.stream:
+            initial = replace(initial, stream=f"{blob.name}/initial")  # type: ignore[type-var]
+        (made,) = initial.infer(())
+        if (made.shape, made.dtype) != (blob.shape, blob.dtype):
+            raise ShapeError(f"parameter {blob.name!r} is {blob.tensor}, but its initial value {initial!r} is {made}")
+        self.initial[blob.name] = initial
+        self.multipliers[blob.name] = (rate, decay)
+        return blob
+
+    @property
+    def parameters(self) -> list[Blob]:
+        """The blobs made by `parameter`, in order."""
+        return [self._blob_names[name] for name in self.multipliers]
+
+    def view(
+        self, parent: Blob, name: str, box: Sequence[tuple[int, int]] | None = None, shape: object | None = None
+    ) -> Blob:
+        """A blob whose memory is the box `(start, stop)` per axis of `parent`, seen as `shape` (rule R5).
+
+        Without `box` it is the whole parent. Raises ShapeError when the box leaves the parent or the sizes differ.
+        """
+        self._require_own((parent,), "view")
+        whole = tuple((0, n) for n in parent.shape)
+        bounds = whole if box is None else tuple((int(a), int(b)) for a, b in box)
+        if len(bounds) != len(whole) or any(not 0 <= a <= b <= n for (a, b), (_, n) in zip(bounds, whole, strict=False)):
+            raise ShapeError(f"view {name!r}: box {bounds} does not lie in {parent.name!r} of shape {parent.shape}")
+        inner = tuple(b - a for a, b in bounds)
+        tensor = Tensor(inner if shape is None else as_shape(shape), parent.dtype, parent.location)
+        if tensor.size != Tensor(inner).size:
+            raise ShapeError(f"view {name!r}: {inner} of {parent.name!r} cannot be seen as {tensor.shape}: sizes differ")
+        blob = self._new_blob(self._scope + _checked_name(name), tensor)
+        blob.view = View(parent, bounds, tensor.shape)
+        return blob
+
+    def connect(
+        self,
+        inputs: Sequence[Blob],
+        operation: Operation,
+        outputs: Sequence[Blob],
+        *,
+        name: str | None = None,
+        location: Location | None = None,
+        stream: str = "main",
+    ) -> Op:
+        """Wire an operator: every blob of `inputs` gets a consumer, of `outputs` a producer, one edge a mention.
+
+        The operator's name is that of its first output unless `name` is given. Raises GraphError for what is not a
+        blob of this graph (rule R1), ShapeError when `operation` refuses the inputs or infers other outputs.
+        """
+        if not isinstance(operation, Operation):
+            raise GraphError(f"connect needs an Operation between blobs, got {type(operation).__name__}: {operation!r}")
+        self._require_own((*inputs, *outputs), operation.name)
+        full_name = self._op_name(name, outputs, operation)
+        place = self._common_place(full_name, operation, inputs, outputs, location)
+        if isinstance(operation, RandomOperation) and not operation.stream:
+            operation = replace(operation, stream=full_name)  # type: ignore[type-var]
+        self._check_outputs(full_name, operation, inputs, outputs)
+        return self._join(Op(self, len(self.ops), full_name, operation, tuple(inputs), tuple(outputs), place, stream))
+
+    def apply(
+        self,
+        operation: Operation,
+        inputs: Sequence[Blob],
+        name: str,
+        *,
+        location: Location | None = None,
+        stream: str = "main",
+    ) -> tuple[Blob, ...]:
+        """`connect` to new blobs of the shapes that `operation` infers: `name`, then `name.1`, `name.2`, ..."""
+        self._require_own(inputs, operation.name)
+        place = self._common_place(name, operation, inputs, (), location)
+        target = getattr(operation, "to", None) or place
+        tensors = self._infer(self._scope + name, operation, inputs)
+        names = [name if i == 0 else f"{name}.{i}" for i in range(len(tensors))]
+        outputs = tuple(
+            self._new_blob(self._scope + _checked_name(n), t.at(target)) for n, t in zip(names, tensors, strict=True)
+        )
+        self.connect(inputs, operation, outputs, name=name, location=place, stream=stream)
+        return outputs
+
+    def swap(self, current: Blob, following: Blob) -> None:
+        """After every run, what `following` holds becomes the value of `current`, by exchange (rule R6)."""
+        self._require_own((current, following), "swap")
+        if current is following or current.tensor != following.tensor:
+            raise GraphError(f"swap needs two blobs of one description, got {current!r} and {following!r}")
+        for blob in (current, following):
+            if blob.view or blob in self._paired:
+                raise GraphError(f"swap of {current.name!r} and {following.name!r}: {blob.name!r} is a view or in a pair")
+            blob.persistent = True
+        self._paired |= {current, following}
+        self.pairs.append((current, following))
+
+    # Checks and joining -----------------------------------------------------------------------------------------
+
+    def _require_own(self, blobs: Iterable[Any], where: str) -> None:
+        for blob in blobs:
+            if not isinstance(blob, Blob):
+                raise GraphError(
+                    f"{where}: an operator joins only blobs, a blob only operators; got {type(blob).__name__} {blob!r}"
+                )
+            if blob.graph is not self:
+                raise GraphError(f"{where}: blob {blob.name!r} is of graph {blob.graph.name!r}, not of {self.name!r}")
+
+    def _op_name(self, name: str | None, outputs: Sequence[Blob], operation: Operation) -> str:
+        if name is None:
+            base = outputs[0].name if outputs else self._scope + operation.name
+            name, number = base, 1
+            while name in self._op_names:
+                number += 1
+                name = f"{base}.{number}"
+            return name
+        full_name = self._scope + _checked_name(name)
+        if full_name in self._op_names:
+            raise GraphError(f"graph {self.name!r} already has an operator {full_name!r}; operator names must be unique")
+        return full_name
+
+    def _common_place(
+        self,
+        name: str,
+        operation: Operation,
+        inputs: Sequence[Blob],
+        outputs: Sequence[Blob],
+        location: Location | None,
+    ) -> Location:
+        """An operator shares the place of its blobs; only a copy (an operation with `to`) has outputs elsewhere."""
+        copies = hasattr(operation, "to")
+        blobs = inputs if copies and inputs else (*inputs, *outputs)
+        place = location if location is not None else blobs[0].location if blobs else Location()
+        for blob in blobs:
+            if blob.location != place:
+                raise GraphError(
+                    f"operator {name!r} ({operation.name}) at {place} cannot use blob {blob.name!r} at "
+                    f"{blob.location}: put a Copy between them"
+                )
+        return place
+
+    def _infer(self, name: str, operation: Operation, inputs: Sequence[Blob]) -> tuple[Tensor, ...]:
+        try:
+            return operation.infer([blob.tensor for blob in inputs])
+        except ShapeError as error:
+            fed = ", ".join(f"{b.name} {b.tensor}" for b in inputs) or "none"
+            raise ShapeError(f"operator {name!r}: {error} (inputs: {fed})") from None
+
+    def _check_outputs(
+        self, name: str, operation: Operation, inputs: Sequence[Blob], outputs: Sequence[Blob]
+    ) -> None:
+        inferred = self._infer(name, operation, inputs)
+        if len(inferred) != len(outputs):
+            raise ShapeError(f"operator {name!r}: {operation.name} has {len(inferred)} outputs, got {len(outputs)} blobs")
+        for blob, tensor in zip(outputs, inferred, strict=True):
+            if (blob.shape, blob.dtype) != (tensor.shape, tensor.dtype):
+                raise ShapeError(f"operator {name!r}: output {blob.name!r} must be {tensor}, but the blob is {blob.tensor}")
+
+    def _join(self, op: Op) -> Op:
+        self.ops.append(op)
+        self._op_names[op.name] = op
+        for slot, blob in enumerate(op.inputs):
+            blob.consumers.append((op, slot))
+        for slot, blob in enumerate(op.outputs):
+            blob.producers.append((op, slot))
+        return op
+
+    # Questions --------------------------------------------------------------------------------------------------
+
+    @property
+    def sources(self) -> list[Op | Blob]:
+        """Operators without inputs and blobs without producers: what a run starts from."""
+        return [op for op in self.ops if not op.inputs] + [b for b in self.blobs if not b.producers]
+
+    @property
+    def sinks(self) -> list[Op | Blob]:
+        """Operators without outputs and blobs without consumers: what a run ends with."""
+        return [op for op in self.ops if not op.outputs] + [b for b in self.blobs if not b.consumers]
+
+    def memory(self) -> dict[Location, int]:
+        """Bytes of the blobs that have memory of their own (views have none), per location, before any reuse."""
+        total: dict[Location, int] = {}
+        for blob in self.blobs:
+            if blob.view is None:
+                total[blob.location] = total.get(blob.location, 0) + blob.tensor.nbytes
+        return total
+
+    def __repr__(self) -> str:
+        return f"<Graph {self.name}: {len(self.ops)} operators, {len(self.blobs)} blobs>"
+
+
+def _checked_name(name: str) -> str:
+    if not isinstance(name, str) or not name or name != name.strip("/") or "//" in name or not name.isprintable():
+        raise GraphError(f"a name must be printable words joined by single slashes, like 'nin1/conv', got {name!r}")
+    return name
+
+
+def _nearest(name: str, names: Mapping[str, object]) -> str:
+    close = difflib.get_close_matches(name, names, n=3)
+    return f"; nearest: {', '.join(close)}" if close else ""

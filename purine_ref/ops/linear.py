@@ -1,0 +1,222 @@
+"""The inner product, the bias, and their gradients. `Linear` flattens what follows the batch axis in C, H, W order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from purine_ref.operation import Array, Cost, Kernels, Operation, Wiring, traffic
+from purine_ref.ops.attributes import assign, integer
+from purine_ref.ops.axes import front_axis
+from purine_ref.ops.product import ProductOperation
+from purine_ref.ops.shape import Identity
+from purine_ref.tensor import Tensor, as_shape
+
+
+@dataclass(frozen=True)
+class Linear(ProductOperation):
+    """{ x, weight } >> Linear >> { y }
+
+    Shapes: x (N, ...), weight (out, in) where in is the product of x's axes after the first, y (N, out).
+    Formula: y[n,o] = sum over i of x[n,i] * weight[o,i], with x flattened in row-major (C, H, W) order.
+
+    Raises ShapeError unless weight has two axes and its second is what x flattens to.
+    """
+
+    def infer(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """y, of x's dtype. Raises ShapeError where the class says."""
+        self.require_inputs(inputs, "x weight")
+        self.require_same_dtype(inputs)
+        x, weight = inputs
+        return (Tensor(_output_shape(self, x.shape, weight.shape), x.dtype),)
+
+    def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        """x times the transposed weight."""
+        (x, weight), (y,) = inputs, outputs
+        y[...] = kernels.xp.matmul(_flat(x), weight.T)
+
+    def gradient(self, wiring: Wiring) -> None:
+        """LinearDataGradient for x, LinearWeightGradient for weight."""
+        x, weight = wiring.inputs
+        if wiring.wants[0]:
+            wiring.add(LinearDataGradient(x.tensor.shape), [wiring.gradient(0), weight], [0])
+        if wiring.wants[1]:
+            wiring.add(LinearWeightGradient(), [wiring.gradient(0), x], [1])
+
+    def cost(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Cost:
+        """A multiply-add (2 FLOPs) per weight and sample."""
+        return _cost(inputs[0], inputs[1], inputs, outputs)
+
+
+@dataclass(frozen=True)
+class LinearDataGradient(ProductOperation):
+    """{ dy, weight } >> LinearDataGradient >> { dx }
+
+    Shapes: dy (N, out), weight (out, in), dx = `shape` = (N, ...).
+    Formula: dx[n,i] = sum over o of dy[n,o] * weight[o,i], in the shape of x.
+
+    Raises ShapeError unless dy is what `Linear` makes of `shape` and weight.
+    """
+
+    shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        assign(self, shape=as_shape(self.shape))
+
+    def infer(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """dx, of dy's dtype. Raises ShapeError where the class says."""
+        self.require_inputs(inputs, "dy weight")
+        self.require_same_dtype(inputs)
+        dy, weight = inputs
+        expected = _output_shape(self, self.shape, weight.shape)
+        self.require(dy.shape == expected, f"dy of shape {expected}", dy.shape)
+        return (Tensor(self.shape, dy.dtype),)
+
+    def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        """dy times weight."""
+        (dy, weight), (dx,) = inputs, outputs
+        dx[...] = kernels.xp.matmul(dy, weight).reshape(dx.shape)
+
+    def cost(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Cost:
+        """As many FLOPs as `Linear`."""
+        return _cost(inputs[0], inputs[1], inputs, outputs)
+
+
+@dataclass(frozen=True)
+class LinearWeightGradient(ProductOperation):
+    """{ dy, x } >> LinearWeightGradient >> { dweight }
+
+    Shapes: dy (N, out), x (N, ...), dweight (out, in).
+    Formula: dweight[o,i] = sum over n of dy[n,o] * x[n,i]; zero for an empty batch.
+
+    Raises ShapeError unless dy has two axes and as many samples as x.
+    """
+
+    def infer(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """dweight, of dy's dtype. Raises ShapeError where the class says."""
+        self.require_inputs(inputs, "dy x")
+        self.require_same_dtype(inputs)
+        dy, x = inputs
+        self.require(len(dy.shape) == 2, "dy of shape (N, out)", dy.shape)
+        weight = (dy.shape[1], math.prod(x.shape[1:]))
+        expected = _output_shape(self, x.shape, weight)
+        self.require(dy.shape == expected, f"dy of shape {expected}", dy.shape)
+        return (Tensor(weight, dy.dtype),)
+
+    def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        """The transposed dy times x."""
+        (dy, x), (dweight,) = inputs, outputs
+        dweight[...] = kernels.xp.matmul(dy.T, _flat(x))
+
+    def cost(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Cost:
+        """As many FLOPs as `Linear`."""
+        return _cost(inputs[1], outputs[0], inputs, outputs)
+
+
+@dataclass(frozen=True)
+class Bias(Operation):
+    """{ x, bias } >> Bias >> { y }
+
+    Shapes: x of any shape, bias (C,) where C is the length of x's `axis`, y as x.
+    Formula: y[..., c, ...] = x[..., c, ...] + bias[c].
+
+    Raises ShapeError unless x has that axis and bias its length.
+    """
+
+    axis: int = 1
+
+    in_place = True
+
+    def __post_init__(self) -> None:
+        assign(self, axis=_axis(self))
+
+    @property
+    def exact(self) -> bool:
+        """Sums only."""
+        return True
+
+    def infer(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """y, of x's dtype. Raises ShapeError where the class says."""
+        self.require_inputs(inputs, "x bias")
+        self.require_same_dtype(inputs)
+        x, bias = inputs
+        axis = front_axis(self, self.axis, x)
+        length = (x.shape[axis],)
+        self.require(bias.shape == length, f"bias of shape {length} for axis {self.axis} of x {x.shape}", bias.shape)
+        return (Tensor(x.shape, x.dtype),)
+
+    def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        """x plus bias, spread along all other axes."""
+        (x, bias), (y,) = inputs, outputs
+        spread = [1] * x.ndim
+        spread[self.axis] = bias.size
+        kernels.xp.add(x, bias.reshape(spread), out=y)
+
+    def gradient(self, wiring: Wiring) -> None:
+        """The gradient of x is dy itself; `BiasGradient` for bias."""
+        if wiring.wants[0]:
+            wiring.add(Identity(), [wiring.gradient(0)], [0])
+        if wiring.wants[1]:
+            wiring.add(BiasGradient(self.axis), [wiring.gradient(0)], [1])
+
+
+@dataclass(frozen=True)
+class BiasGradient(Operation):
+    """{ dy } >> BiasGradient >> { dbias }
+
+    Shapes: dy of any shape, dbias (C,) where C is the length of dy's `axis`.
+    Formula: dbias[c] = sum over all other axes of dy[..., c, ...], accumulated in float64.
+
+    Raises ShapeError unless dy has that axis.
+    """
+
+    axis: int = 1
+
+    def __post_init__(self) -> None:
+        assign(self, axis=_axis(self))
+
+    @property
+    def exact(self) -> bool:
+        """Sums only."""
+        return True
+
+    def infer(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """dbias, of dy's dtype. Raises ShapeError where the class says."""
+        self.require_inputs(inputs, "dy")
+        self.require_same_dtype(inputs)
+        (dy,) = inputs
+        return (Tensor((dy.shape[front_axis(self, self.axis, dy)],), dy.dtype),)
+
+    def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        """Sum over all axes but one."""
+        (dy,), (dbias,) = inputs, outputs
+        others = tuple(axis for axis in range(dy.ndim) if axis != self.axis % dy.ndim)
+        dbias[...] = dy.sum(axis=others, dtype=kernels.xp.float64)
+
+    def cost(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Cost:
+        """An addition per element of dy."""
+        return Cost(inputs[0].size, traffic(inputs, outputs))
+
+
+def _output_shape(op: Operation, x: tuple[int, ...], weight: tuple[int, ...]) -> tuple[int, ...]:
+    """Shape of y = Linear(x, weight); raises ShapeError for whatever does not fit."""
+    op.require(len(x) >= 2, "x of shape (N, ...) with two axes or more", x)
+    op.require(len(weight) == 2, "weight of shape (out, in)", weight)
+    flat = math.prod(x[1:])
+    op.require(weight[1] == flat, f"weight of shape (out, {flat}) for x {x}", weight)
+    return (x[0], weight[0])
+
+
+def _flat(x: Array) -> Array:
+    """(N, ...) as (N, in); -1 would be ambiguous for an empty batch."""
+    return x.reshape(x.shape[0], math.prod(x.shape[1:]))
+
+
+def _cost(x: Tensor, weight: Tensor, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Cost:
+    return Cost(2 * x.shape[0] * weight.size, traffic(inputs, outputs))
+
+
+def _axis(op: Bias | BiasGradient) -> int:
+    """The axis as a Python integer; negative ones count from the last axis."""
+    return integer(op.axis, f"{op.name} axis")

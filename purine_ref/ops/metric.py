@@ -1,0 +1,56 @@
+"""Metrics: numbers to report, which no gradient goes through."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from purine_ref.operation import Array, Cost, Kernels, Operation, traffic
+from purine_ref.ops.attributes import assign, integer
+from purine_ref.ops.loss import check_labels
+from purine_ref.tensor import Tensor
+
+
+@dataclass(frozen=True)
+class TopKAccuracy(Operation):
+    """{ logits, label } >> TopKAccuracy >> { accuracy }
+
+    logits (N, K), floating point; label (N), int64, 0..K-1; accuracy (), as the logits. The share of samples whose
+    label is among the `k` largest logits; of equal logits the lower class comes first. A NaN comes before every
+    number, and a label whose own logit is NaN is never right. The accuracy of an empty batch is 0.
+    """
+
+    k: int = 1
+
+    def __post_init__(self) -> None:
+        assign(self, k=integer(self.k, f"{self.name} k", 1))
+
+    def differentiable(self, index: int) -> bool:
+        """No input."""
+        return False
+
+    def infer(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Shape (). Raises ShapeError unless logits are (N, K) with K >= k and the label is (N), int64."""
+        self.require_inputs(inputs, "logits label")
+        logits, label = inputs
+        self.require_float(logits, "logits")
+        self.require(len(logits.shape) == 2, "logits of shape (N, K)", logits)
+        self.require(logits.shape[1] >= self.k, f"{self.k} classes or more", logits)
+        expected = Tensor(logits.shape[:1], "int64")
+        self.require((label.shape, label.dtype) == (expected.shape, expected.dtype), f"label {expected}", label)
+        return (Tensor((), logits.dtype),)
+
+    def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        """Count the classes that come before the label's. Raises OperatorError for a label outside the classes."""
+        xp = kernels.xp
+        logits, label = inputs
+        check_labels(self, xp, label, xp.ones(label.shape, bool), logits.shape[1])
+        own = xp.take_along_axis(logits, label[:, None], axis=1)
+        tied_later = (logits == own) & (xp.arange(logits.shape[1]) >= label[:, None])
+        before = ~((logits < own) | tied_later)
+        hits = (before.sum(axis=1) < self.k).sum()
+        outputs[0][...] = hits / max(len(label), 1)
+
+    def cost(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Cost:
+        """Per logit: three comparisons and an addition."""
+        return Cost(4 * inputs[0].size, traffic(inputs, outputs))

@@ -1,0 +1,158 @@
+"""Sums and means over axes of one tensor, and the broadcast that is their gradient.
+
+Order of a sum: the reduced axes are brought to the end, and their elements are added in C order, pairwise in float64
+(a float32 running sum of 2^20 times 0.1 is off by 4), then cast to the dtype of the input.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from purine_ref.operation import Array, Cost, Kernels, Operation, Wiring, traffic
+from purine_ref.ops.arithmetic import Scale
+from purine_ref.ops.attributes import assign, number
+from purine_ref.ops.axes import front_axes
+from purine_ref.ops.exactness import divided_quantum, keeps_exact, scaled_quantum
+from purine_ref.tensor import Tensor, as_shape
+
+
+def sum_over(xp: Any, x: Array, axes: Sequence[int]) -> Array:
+    """The float64 sums of `x` over `axes`, which count from the front; the other axes stay, in their order."""
+    kept = [axis for axis in range(x.ndim) if axis not in axes]
+    shape = tuple(x.shape[axis] for axis in kept)
+    reduced = math.prod(x.shape[axis] for axis in axes)
+    rows = xp.ascontiguousarray(x.transpose(*kept, *axes)).reshape(math.prod(shape), reduced)
+    return rows.sum(axis=1, dtype=xp.float64).reshape(shape)
+
+
+@dataclass(frozen=True)
+class _Reduction(Operation):
+    axes: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.axes is not None:
+            assign(self, axes=as_shape(self.axes))
+
+    @property
+    def exact(self) -> bool:
+        """Exact; a mean of a number of elements that is no power of two is refused by `quantum`."""
+        return True
+
+    def infer(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """The axes that stay. Raises ShapeError unless x is floating point and has the axes, each named once."""
+        self.require_inputs(inputs, "x")
+        self.require_float(inputs[0], "x")
+        axes = front_axes(self, self.axes, inputs[0])
+        shape = tuple(length for axis, length in enumerate(inputs[0].shape) if axis not in axes)
+        return (Tensor(shape, inputs[0].dtype),)
+
+    def cost(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Cost:
+        """One addition per element of x."""
+        return Cost(inputs[0].size, traffic(inputs, outputs))
+
+    def _sum(self, kernels: Kernels, x: Array) -> Array:
+        axes = range(x.ndim) if self.axes is None else sorted(axis % x.ndim for axis in self.axes)
+        return sum_over(kernels.xp, x, axes)
+
+    def _broadcast(self, wiring: Wiring, factor: float) -> None:
+        if wiring.wants[0]:
+            x = wiring.inputs[0].tensor
+            operation = BroadcastTo(x.shape, front_axes(self, self.axes, x), factor)
+            wiring.add(operation, [wiring.gradient(0)], [0])
+
+
+@dataclass(frozen=True)
+class ReduceSum(_Reduction):
+    """{ x } >> ReduceSum >> { y }
+
+    x: any shape, floating point; y: x's shape without `axes` (all of them for None). y = sum of x over `axes`.
+    """
+
+    def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        """Sum in float64."""
+        outputs[0][...] = self._sum(kernels, inputs[0])
+
+    def gradient(self, wiring: Wiring) -> None:
+        """{ dy } >> BroadcastTo >> { dx }"""
+        self._broadcast(wiring, 1.0)
+
+
+@dataclass(frozen=True)
+class ReduceMean(_Reduction):
+    """{ x } >> ReduceMean >> { y }
+
+    x: any shape, floating point; y: x's shape without `axes` (all of them for None). y = sum of x over `axes`, divided
+    by the number of elements in each sum; 0 where that number is 0.
+    """
+
+    def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        """Sum in float64, then divide."""
+        x, y = inputs[0], outputs[0]
+        y[...] = self._sum(kernels, x) / _terms(x.size, y.size)
+
+    def gradient(self, wiring: Wiring) -> None:
+        """{ dy } >> BroadcastTo(factor = 1 / number) >> { dx }"""
+        self._broadcast(wiring, 1 / _terms(wiring.inputs[0].tensor.size, wiring.outputs[0].tensor.size))
+
+    def quantum(self, exponents: Sequence[int], inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[int, ...]:
+        """That of x, divided by the number."""
+        terms = _terms(inputs[0].size, outputs[0].size)
+        return (divided_quantum(self, exponents[0], terms, "number of elements in a mean"),)
+
+
+@dataclass(frozen=True)
+class BroadcastTo(Operation):
+    """{ x } >> BroadcastTo >> { y }
+
+    y: `shape`, floating point; x: `shape` without `axes`. y = factor x, repeated along `axes`.
+    """
+
+    shape: tuple[int, ...]
+    axes: tuple[int, ...]
+    factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        assign(self, shape=as_shape(self.shape), factor=number(self.factor, f"{self.name} factor"))
+        assign(self, axes=front_axes(self, as_shape(self.axes), Tensor(self.shape)))
+
+    @property
+    def exact(self) -> bool:
+        """Exact where the factor is a power of two."""
+        return keeps_exact(self.factor)
+
+    def infer(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """`shape`. Raises ShapeError unless x is floating point and of `shape` without `axes`."""
+        self.require_inputs(inputs, "x")
+        self.require_float(inputs[0], "x")
+        kept = tuple(length for axis, length in enumerate(self.shape) if axis not in self.axes)
+        self.require(inputs[0].shape == kept, f"x of shape {kept}", inputs[0].shape)
+        return (Tensor(self.shape, inputs[0].dtype),)
+
+    def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        """Repeat factor x."""
+        expanded = [1 if axis in self.axes else length for axis, length in enumerate(self.shape)]
+        outputs[0][...] = (inputs[0] * self.factor).reshape(expanded)
+
+    def gradient(self, wiring: Wiring) -> None:
+        """{ dy } >> ReduceSum >> { sum }, { sum } >> Scale >> { dx }"""
+        if wiring.wants[0]:
+            total = wiring.add(ReduceSum(self.axes), [wiring.gradient(0)], [None])
+            wiring.add(Scale(self.factor), total, [0])
+
+    def magnitude(
+        self, kernels: Kernels, inputs: Sequence[Array], bounds: Sequence[Array], outputs: Sequence[Array]
+    ) -> None:
+        """As `compute`, with the factor's absolute value."""
+        replace(self, factor=abs(self.factor)).compute(kernels, bounds, outputs)
+
+    def quantum(self, exponents: Sequence[int], inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[int, ...]:
+        """That of x times the factor."""
+        return (scaled_quantum(self, exponents[0], self.factor),)
+
+
+def _terms(size: int, sums: int) -> int:
+    """How many elements go into each of `sums` sums over `size` elements; 1 where there is none, to divide by."""
+    return max(size // max(sums, 1), 1)

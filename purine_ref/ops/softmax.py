@@ -1,0 +1,133 @@
+"""Softmax and its logarithm along one axis, always shifted by the largest element, so that nothing overflows.
+
+Inside, everything is float64, whatever the dtype of the input. A row of nothing but -inf has no softmax: that is an
+error. A row with a NaN or with +inf becomes NaN, and no other row does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from purine_ref.errors import OperatorError
+from purine_ref.operation import Array, Cost, Kernels, Operation, Wiring, traffic
+from purine_ref.ops.axes import front_axis
+from purine_ref.tensor import Tensor
+
+
+def exponentials(operation: Operation, xp: Any, x: Array, axis: int) -> tuple[Array, Array, Array]:
+    """(shifted, powers, total): x minus its largest along `axis`, exp of that, and the sum of that along `axis`.
+
+    All are float64; `total` keeps the axis, with length 1. Raises OperatorError where a whole row is -inf.
+    """
+    largest = x.max(axis=axis, keepdims=True)
+    nowhere = largest == -xp.inf
+    if nowhere.any():
+        raise OperatorError(
+            f"{operation.name}: expected one element or more above -inf along axis {axis}, got none in "
+            f"{int(nowhere.sum())} of {nowhere.size} rows"
+        )
+    # inf - inf is NaN, but with a warning; to subtract NaN says the same without one.
+    shifted = xp.subtract(x, xp.where(largest == xp.inf, xp.nan, largest), dtype=xp.float64)
+    powers = xp.exp(shifted)
+    return shifted, powers, powers.sum(axis=axis, keepdims=True)
+
+
+@dataclass(frozen=True)
+class _AlongAxis(Operation):
+    axis: int = 1
+
+    def infer(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """The tensor of x. Raises ShapeError unless x is floating point, with one element or more along the axis."""
+        self.require_inputs(inputs, "x")
+        self.require_float(inputs[0], "x")
+        axis = front_axis(self, self.axis, inputs[0])
+        self.require(inputs[0].shape[axis] > 0, f"one element or more along axis {self.axis}", inputs[0])
+        return (inputs[0],)
+
+    def cost(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Cost:
+        """Per element: compare, subtract, exponential, add, and one to normalise."""
+        return Cost(5 * outputs[0].size, traffic(inputs, outputs))
+
+
+@dataclass(frozen=True)
+class _AlongAxisGradient(Operation):
+    axis: int = 1
+
+    def infer(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """The tensor of dy. Raises ShapeError unless dy and y agree and have the axis."""
+        self.require_inputs(inputs, "dy y")
+        self.require_same(inputs)
+        front_axis(self, self.axis, inputs[0])
+        return (inputs[0],)
+
+    def cost(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Cost:
+        """Per element: two products or an exponential and a product, an addition, a subtraction."""
+        return Cost(4 * outputs[0].size, traffic(inputs, outputs))
+
+
+@dataclass(frozen=True)
+class Softmax(_AlongAxis):
+    """{ x } >> Softmax >> { y }
+
+    x and y: any shape, floating point. y = exp(x - m) / sum exp(x - m) along `axis`, with m the largest there.
+    """
+
+    def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        """Raises OperatorError where all elements along the axis are -inf."""
+        _, powers, total = exponentials(self, kernels.xp, inputs[0], self.axis)
+        outputs[0][...] = powers / total
+
+    def gradient(self, wiring: Wiring) -> None:
+        """{ dy, y } >> SoftmaxGradient >> { dx }"""
+        if wiring.wants[0]:
+            wiring.add(SoftmaxGradient(self.axis), [wiring.gradient(0), wiring.outputs[0]], [0])
+
+
+@dataclass(frozen=True)
+class SoftmaxGradient(_AlongAxisGradient):
+    """{ dy, y } >> SoftmaxGradient >> { dx }
+
+    All of one shape. dx = y (dy - sum dy y), the sum along `axis` in float64.
+    """
+
+    def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        """y (dy - sum dy y)."""
+        xp = kernels.xp
+        dy, y = inputs
+        product = xp.multiply(dy, y, dtype=xp.float64)
+        outputs[0][...] = y * (dy - product.sum(axis=self.axis, keepdims=True))
+
+
+@dataclass(frozen=True)
+class LogSoftmax(_AlongAxis):
+    """{ x } >> LogSoftmax >> { y }
+
+    x and y: any shape, floating point. y = (x - m) - log sum exp(x - m) along `axis`, with m the largest there.
+    An element of -inf beside a finite one gives -inf.
+    """
+
+    def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        """Raises OperatorError where all elements along the axis are -inf."""
+        shifted, _, total = exponentials(self, kernels.xp, inputs[0], self.axis)
+        outputs[0][...] = shifted - kernels.xp.log(total)
+
+    def gradient(self, wiring: Wiring) -> None:
+        """{ dy, y } >> LogSoftmaxGradient >> { dx }"""
+        if wiring.wants[0]:
+            wiring.add(LogSoftmaxGradient(self.axis), [wiring.gradient(0), wiring.outputs[0]], [0])
+
+
+@dataclass(frozen=True)
+class LogSoftmaxGradient(_AlongAxisGradient):
+    """{ dy, y } >> LogSoftmaxGradient >> { dx }
+
+    All of one shape. dx = dy - exp(y) sum dy, the sum along `axis` in float64.
+    """
+
+    def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        """dy - exp(y) sum dy."""
+        xp = kernels.xp
+        dy, y = inputs
+        outputs[0][...] = dy - xp.exp(y) * dy.sum(axis=self.axis, keepdims=True, dtype=xp.float64)

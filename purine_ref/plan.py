@@ -1,0 +1,104 @@
+"""From a graph to a plan: every check that needs the whole graph, and the graph as flat lists of integers.
+
+`prepare` finds every fault at once and raises one error that lists them. A `Plan` is frozen; it holds what no run
+changes: the edge counts of rule R2, the topological order, the views of rule R5. Schedules, executors and any
+compiled tracker read it. Nothing here holds an array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from purine_ref.devices import Device, device_for
+from purine_ref.errors import GraphError
+from purine_ref.graph import Blob, Graph, Op, View
+from purine_ref.hazards import HazardCheck, moves_nothing, place_views, regions
+from purine_ref.tensor import Location
+from purine_ref.traversal import topological_order
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A graph that passed every check, flattened. Operators and blobs are named by their index in the graph.
+
+    `inputs[op]` and `outputs[op]` are blob indices, one an edge. `producers[blob]` counts its producing edges;
+    `consumers[blob]` lists an operator for each consuming edge, so twice where it is wired twice. `waiting[op]` counts
+    the input edges that are not satisfied when a run starts, and `first` are the operators where that is 0, in the
+    order of their making. `idle` operators move nothing, since their blobs are views of each other.
+    """
+
+    graph: Graph
+    order: tuple[int, ...]
+    inputs: list[tuple[int, ...]]
+    outputs: list[tuple[int, ...]]
+    producers: list[int]
+    consumers: list[list[int]]
+    waiting: list[int]
+    first: tuple[int, ...]
+    views: dict[Blob, View]
+    idle: frozenset[Op]
+    lost: frozenset[Blob]
+
+
+def prepare(graph: Graph, devices: Callable[[Location], Device] = device_for) -> Plan:
+    """Check the whole graph and flatten it.
+
+    Raises CycleError (R1); GraphError listing every unordered aliasing (R5), every operator whose device lacks a
+    kernel or is not there (R13), and every source blob of a swapped pair that nobody writes (R6).
+    """
+    order = topological_order(graph)
+    views = place_views(graph)
+    try:
+        where = regions(graph, views)
+    except ValueError as error:
+        raise GraphError(f"graph {graph.name!r}: {error}") from None
+    idle = {op for op in graph.ops if op.operation.rearranges and moves_nothing(op, where)}
+    hazards = HazardCheck(graph, order, where, idle)
+    problems = [*_missing_kernels(graph, devices), *_idle_pairs(graph), *hazards.problems]
+    if problems:
+        raise GraphError(problems)
+    return _flatten(graph, order, views, idle, hazards.lost)
+
+
+def _missing_kernels(graph: Graph, devices: Callable[[Location], Device]) -> list[str]:
+    found: dict[Location, Device] = {}
+    problems: list[str] = []
+    for place in sorted({op.location for op in graph.ops} | {blob.location for blob in graph.blobs}):
+        try:
+            found[place] = devices(place)
+        except GraphError as error:
+            problems.append(f"graph {graph.name!r}: {error}")
+    for op in graph.ops:
+        device = found.get(op.location)
+        missing = device.missing(op.operation.loops) if device and op.operation.loops else ()
+        if device and missing:
+            problems.append(f"{op.describe()}: device {device.name!r} has no kernel {', '.join(missing)}")
+    return problems
+
+
+def _idle_pairs(graph: Graph) -> list[str]:
+    return [
+        f"swapped pair {current.name!r}, {following.name!r}: no operator writes {following.name!r}, so a run would "
+        f"put stale values into {current.name!r}"
+        for current, following in graph.pairs
+        if not following.producers
+    ]
+
+
+def _flatten(graph: Graph, order: list[Op], views: dict[Blob, View], idle: set[Op], lost: set[Blob]) -> Plan:
+    producers = [len(blob.producers) for blob in graph.blobs]
+    waiting = [sum(1 for blob in op.inputs if blob.producers) for op in graph.ops]
+    return Plan(
+        graph=graph,
+        order=tuple(op.index for op in order),
+        inputs=[tuple(blob.index for blob in op.inputs) for op in graph.ops],
+        outputs=[tuple(blob.index for blob in op.outputs) for op in graph.ops],
+        producers=producers,
+        consumers=[[op.index for op, _ in blob.consumers] for blob in graph.blobs],
+        waiting=waiting,
+        first=tuple(index for index, count in enumerate(waiting) if count == 0),
+        views=views,
+        idle=frozenset(idle),
+        lost=frozenset(lost),
+    )

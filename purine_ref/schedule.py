@@ -1,0 +1,153 @@
+"""Readiness without threads: which operators may start, as a value that executors drive.
+
+A `Schedule` is one run's state over a `Plan`: for each operator the input edges still unsatisfied, for each blob the
+producers still to deliver (rule R2). It calls nothing and waits for nothing. It is not thread-safe: an executor with
+threads calls it under its own lock. A finished operator goes through two steps, so that the additions of rule R4 can
+happen between them, outside any lock:
+
+    complete = schedule.finish(op)         # blobs whose last producer this was
+    ...                                    # add up the contributions to those that have several producers
+    ready = schedule.release(op, complete) # operators that may now start
+
+`done(op)` is both at once. After `graphlib.TopologicalSorter`, with edges counted instead of nodes.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Sequence
+
+from purine_ref.plan import Plan
+
+_FINISHED = -1  # an operator's state after `finish`; a state of 0 or more counts its unsatisfied input edges
+_RELEASED = -2
+
+
+class Schedule:
+    """The readiness of one run of `plan`."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._waiting = plan.waiting.copy()
+        self._missing = plan.producers.copy()
+        self._left = len(plan.waiting)
+
+    def ready(self) -> tuple[int, ...]:
+        """The operators that may start when the run does, in the order of their making."""
+        return self._plan.first
+
+    def active(self) -> bool:
+        """Whether an operator has yet to be released. An empty graph is never active (rule R3)."""
+        return self._left > 0
+
+    def finish(self, op: int) -> list[int]:
+        """Count `op` as run; returns the blobs that have now got every contribution. Raises RuntimeError for misuse."""
+        if self._waiting[op] != 0:
+            raise RuntimeError(f"{self._plan.graph.ops[op]!r} cannot finish: it is {self.state(op)}")
+        self._waiting[op] = _FINISHED
+        missing = self._missing
+        complete = []
+        for blob in self._plan.outputs[op]:
+            missing[blob] -= 1
+            if missing[blob] == 0:
+                complete.append(blob)
+        return complete
+
+    def release(self, op: int, complete: Sequence[int]) -> list[int]:
+        """Open the consumers' edges of the `complete` blobs that `finish(op)` returned; returns who may now start."""
+        if self._waiting[op] != _FINISHED:
+            raise RuntimeError(f"{self._plan.graph.ops[op]!r} cannot be released: it is {self.state(op)}")
+        self._waiting[op] = _RELEASED
+        self._left -= 1
+        waiting, consumers = self._waiting, self._plan.consumers
+        ready = []
+        for blob in complete:
+            for consumer in consumers[blob]:
+                waiting[consumer] -= 1
+                if waiting[consumer] == 0:
+                    ready.append(consumer)
+        return ready
+
+    def done(self, op: int) -> list[int]:
+        """`finish` and `release` at once: returns the operators that may now start."""
+        return self.release(op, self.finish(op))
+
+    def state(self, op: int) -> str:
+        """The operator's state in words."""
+        count = self._waiting[op]
+        if count > 0:
+            return f"waiting for {count} input edges"
+        return {0: "ready", _FINISHED: "finished", _RELEASED: "released"}[count]
+
+
+class Turn:
+    """A count of the operators started, shared by the queues of one run that replays a full order."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+
+
+class ReadyQueue:
+    """Ready operators, in the order in which to start them: first come, first served, or by rank, least first.
+
+    With a `turn`, ranks 0, 1, 2, ... are a full order recorded elsewhere, and an operator is given out only when its
+    rank is the count of those that all queues of the turn have given out.
+    """
+
+    def __init__(self, ranks: Sequence[float] | None = None, turn: Turn | None = None) -> None:
+        self._ranks = ranks
+        self._turn = turn
+        self._fifo: deque[int] = deque()
+        self._heap: list[tuple[float, int]] = []
+
+    def push(self, op: int) -> None:
+        """Add a ready operator."""
+        if self._ranks is None:
+            self._fifo.append(op)
+        else:
+            heapq.heappush(self._heap, (self._ranks[op], op))
+
+    def pop(self) -> int | None:
+        """Take the next to start; None when there is none, or when it is another operator's turn."""
+        if self._ranks is None:
+            return self._fifo.popleft() if self._fifo else None
+        if not self._heap or (self._turn and self._heap[0][0] != self._turn.taken):
+            return None
+        if self._turn:
+            self._turn.taken += 1
+        return heapq.heappop(self._heap)[1]
+
+    def __len__(self) -> int:
+        return len(self._fifo) + len(self._heap)
+
+
+def order_ranks(plan: Plan, order: Sequence[str]) -> list[int]:
+    """For each operator its position in `order`, which lists all operators' names once, in a topological order.
+
+    Raises ValueError when it is not such an order, naming the first operator that is out of place.
+    """
+    index = {op.name: op.index for op in plan.graph.ops}
+    if sorted(order) != sorted(index):
+        odd = next(iter(set(order) ^ set(index)), "a name twice")
+        raise ValueError(f"an order must name each of the {len(index)} operators once; see {odd!r}")
+    ranks = [0] * len(index)
+    schedule = Schedule(plan)
+    for position, name in enumerate(order):
+        if schedule.state(index[name]) != "ready":
+            raise ValueError(f"order position {position}: operator {name!r} is {schedule.state(index[name])}")
+        schedule.done(index[name])
+        ranks[index[name]] = position
+    return ranks
+
+
+def critical_path(plan: Plan, seconds: Sequence[float]) -> list[float]:
+    """Ranks by critical path: for each operator minus the longest time from its start to the end of a run.
+
+    `seconds[op]` is how long each takes. Least first, so the operator with most work behind it starts first.
+    """
+    after = [0.0] * len(seconds)
+    for op in reversed(plan.order):
+        follow = [after[c] for blob in plan.outputs[op] for c in plan.consumers[blob]]
+        after[op] = seconds[op] + max(follow, default=0.0)
+    return [-time for time in after]

@@ -1,0 +1,37 @@
+"""What every suite shares: the amount of searching hypothesis does, and that a run which executed no test fails."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import settings
+
+EXAMPLES = {"dev": 50, "ci": 300, "long": 10_000}
+"""Hypothesis profiles: examples per property. HYPOTHESIS_PROFILE chooses; unset, it is ci where CI is set, else dev."""
+
+for name, examples in EXAMPLES.items():
+    settings.register_profile(name, max_examples=examples, deadline=None, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--must-run", action="store_true", help="fail unless at least one test was executed and passed")
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """With --must-run, turn a session in which everything was skipped into a failed one."""
+    if exitstatus == pytest.ExitCode.OK and showed_nothing(session.config):
+        session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say why such a session failed."""
+    if showed_nothing(config):
+        terminalreporter.write_line("no test was executed and passed, so nothing is shown: --must-run fails")
+
+
+def showed_nothing(config: pytest.Config) -> bool:
+    """Whether --must-run was given and no test has passed; always false in a worker of pytest-xdist."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    return bool(config.getoption("--must-run") and reporter and not reporter.stats.get("passed"))
