@@ -23,14 +23,19 @@ def backward(losses: Blob | Mapping[Blob, float], wrt: Iterable[Blob] | None = N
     default the graph's parameters. Returns each wanted blob's gradient blob, of its shape and dtype, at its place; a
     wanted blob on which no loss depends gets zeros.
 
-    Raises GraphError when there is nothing to differentiate, when a loss is no float blob, when a blob has a gradient
-    already, or when an operation on the way has no gradient rule.
+    Raises GraphError when there is nothing to differentiate, when a loss or a wanted blob is no float blob of the one
+    graph, when a blob has a gradient already, or when an operation on the way has no gradient rule.
     """
     weights = dict(losses) if isinstance(losses, Mapping) else {losses: 1.0}
     graph = _graph_of(weights)
     wanted = list(graph.parameters if wrt is None else wrt)
     if not wanted:
         raise GraphError(f"graph {graph.name!r} has no parameters: name the blobs to differentiate for with wrt=[...]")
+    for blob in wanted:
+        if blob.graph is not graph:
+            raise GraphError(f"backward: wrt has blob {blob.name!r} of graph {blob.graph.name!r}, not of {graph.name!r}")
+        if not blob.tensor.is_float:
+            raise GraphError(f"backward: wrt has blob {blob.name!r} of {blob.dtype}, which has no gradient")
     with graph.scope(None):
         return _Backward(graph, weights, wanted).gradients()
 

@@ -2,8 +2,8 @@
 
 A *root* is a blob with memory of its own; every other blob's `Region` is a part of one. `regions` resolves the
 declared views, `place_views` makes more of them where Concat, Split, Reshape and Identity can move nothing, and
-`check` walks each shared root once, in topological order, keeping its *segments*: the last write to each region,
-the reads since, and the blobs whose value the region holds. An access that conflicts with a segment must be ordered
+`HazardCheck` walks each shared root once, in topological order, keeping its *segments*: the last write to each
+region, the reads since, and the blobs whose value the region holds. A write that overlaps a segment must be ordered
 after it by a path of the graph, and a reader must find its blob among the values held. By transitivity this covers
 every pair of accesses, and what no path orders is refused, with both operators and the buffer.
 """
@@ -108,7 +108,7 @@ def place_views(graph: Graph) -> dict[Blob, View]:
         joins = op.operation.rearranges == "join"
         if len(placed) < len(op.inputs if joins else op.outputs):
             continue
-        if joins and (len(whole.producers) != 1 or not reshaped.isdisjoint(placed)):
+        if (joins and len(whole.producers) != 1) or not reshaped.isdisjoint(placed):
             continue
         if any(part in views or len(part.producers) != 1 for part in placed) or (reshapes and whole in views):
             continue
@@ -131,8 +131,11 @@ def _lengths(box: Box) -> tuple[int, ...]:
 
 
 def moves_nothing(op: Op, where: dict[Blob, Region]) -> bool:
-    """Whether every part of a rearranging operator already lies where the operator would move it."""
-    if not op.operation.rearranges:
+    """Whether every part of a rearranging operator already lies where the operator would move it.
+
+    Not so where an output has several producers: then what this one delivers must be added to the others (rule R4).
+    """
+    if not op.operation.rearranges or any(len(blob.producers) != 1 for blob in op.outputs):
         return False
     whole, parts = _parts(op)
     if len(parts) < len(op.inputs if op.operation.rearranges == "join" else op.outputs):
@@ -145,17 +148,21 @@ def moves_nothing(op: Op, where: dict[Blob, Region]) -> bool:
 
 @dataclass(slots=True)
 class _Segment:
-    """What one region of a root holds: `values`, the blobs whose value it is; who wrote it; who has read it since."""
+    """What one region of a root holds since it was written: `values`, the blobs whose value it is, and its readers.
+
+    A reader is an operator and the blob that it read: the region of that blob is the part that it needs.
+    """
 
     region: Region
     values: set[Blob]
-    writers: list[Op] = field(default_factory=list)
-    readers: list[Op] = field(default_factory=list)
+    readers: list[tuple[Op, Blob]] = field(default_factory=list)
 
 
 class HazardCheck:
     """The walk over all shared roots. Afterwards `problems` has a sentence for each unordered or stale access, and
     `lost` the blobs whose memory was overwritten through another blob, and which cannot be fetched after a run.
+
+    Each root's segments are in the order of their writing; newer ones hide what they overlap of older ones.
     """
 
     def __init__(self, graph: Graph, order: Sequence[Op], where: dict[Blob, Region], idle: set[Op]) -> None:
@@ -163,95 +170,125 @@ class HazardCheck:
         self.problems: list[str] = []
         self.lost: set[Blob] = set()
         self._where = where
+        self._idle = idle
         self._position = {op: position for position, op in enumerate(order)}
         self._segments: dict[Blob, list[_Segment]] = {
             region.root: [] for blob, region in where.items() if region.root is not blob
         }
         if not self._segments:
             return
-        for blob in graph.blobs:
-            if not blob.producers and where[blob].root in self._segments:
-                self._segments[where[blob].root].append(_Segment(where[blob], {blob}))
+        self._hold_sources(graph)
         for op in order:
             if op in idle:
                 self._rename(op)
             else:
                 self._read(op)
                 self._write(op)
+        self.problems = list(dict.fromkeys(self.problems))
 
-    def _overlapping(self, blob: Blob) -> list[_Segment]:
-        region = self._where[blob]
+    def _hold_sources(self, graph: Graph) -> None:
+        """Blobs without producers have their values from the start, also where one is a part of another."""
+        sources: dict[Blob, set[Blob]] = {root: set() for root in self._segments}
+        for blob in graph.blobs:
+            if not blob.producers and self._where[blob].root in sources:
+                sources[self._where[blob].root].add(blob)
+        for root, blobs in sources.items():
+            self._segments[root] = [_Segment(self._where[blob], set(blobs)) for blob in blobs]
+
+    def _overlapping(self, region: Region) -> list[_Segment]:
         return [segment for segment in self._segments.get(region.root, ()) if segment.region.overlaps(region)]
+
+    def _holding(self, op: Op, blob: Blob, region: Region) -> list[_Segment]:
+        """The segments in which `op` finds the value of `blob` in `region`; complains of others that are in its way."""
+        found: list[_Segment] = []
+        for segment in reversed(self._overlapping(region)):
+            if blob not in segment.values:
+                self._complain(op, "reads", blob, self._writers(segment), "writes")
+                continue
+            found.append(segment)
+            if segment.region.covers(region):
+                break
+        return found
+
+    def _writers(self, segment: _Segment) -> list[Op]:
+        """All producers of what a segment holds, those included that have yet to deliver their contribution."""
+        return [op for blob in segment.values for op, _ in blob.producers if op not in self._idle]
 
     def _rename(self, op: Op) -> None:
         """An operator that moves nothing: where its input's value is, its output's value is too."""
         whole, parts = _parts(op)
         for part in parts:
             before, after = (part, whole) if op.operation.rearranges == "join" else (whole, part)
-            for segment in self._overlapping(part):
-                if before in segment.values:
-                    segment.values.add(after)
+            for segment in self._holding(op, before, self._where[part]):
+                segment.values.add(after)
 
     def _read(self, op: Op) -> None:
         for blob in op.inputs:
-            for segment in self._overlapping(blob):
-                if blob not in segment.values:
-                    self._complain(op, "reads", blob, segment.writers, "writes")
-                segment.readers.append(op)
+            for segment in self._holding(op, blob, self._where[blob]):
+                segment.readers.append((op, blob))
 
     def _write(self, op: Op) -> None:
-        for slot, blob in enumerate(op.outputs):
+        for blob in op.outputs:
             region = self._where[blob]
             segments = self._segments.get(region.root)
-            if segments is None:
-                continue
-            together = next((s for s in segments if blob in s.values), None)
-            for segment in self._overlapping(blob):
-                if segment is not together:
-                    self._order(op, slot, blob, segment)
-                    self.lost |= segment.values
-            if together is not None:  # one more producer of the same blob: additions have their order (rule R4)
-                together.writers.append(op)
-            else:
-                kept = [s for s in segments if not region.covers(s.region)]
-                self._segments[region.root] = [*kept, _Segment(region, {blob}, [op])]
+            if segments is None or any(blob in segment.values for segment in segments):
+                continue  # memory of its own, or one more producer: the first has been checked for all of them
+            for segment in self._overlapping(region):
+                over = {value for value in segment.values if self._where[value].overlaps(region)}
+                self._keep_sources(blob, over)
+                self._order(blob, segment)
+                self.lost |= over
+            kept = [segment for segment in segments if not region.covers(segment.region)]
+            self._segments[region.root] = [*kept, _Segment(region, {blob})]
 
-    def _order(self, op: Op, slot: int, blob: Blob, segment: _Segment) -> None:
-        """Every earlier access to the segment must have a path to this write."""
-        self._require_paths(segment.writers, op, blob, "writes")
-        in_place = op.operation.in_place and slot == 0 and self._where[op.inputs[0]] == self._where[blob]
-        others = [reader for reader in segment.readers if reader is not op or not in_place]
-        self._require_paths(others, op, blob, "reads")
+    def _keep_sources(self, blob: Blob, over: set[Blob]) -> None:
+        """What a run starts from must be there for the next one (rule R6)."""
+        for source in sorted(over, key=lambda value: value.index):
+            if not source.producers and (source.consumers or source.persistent):
+                self.problems.append(
+                    f"buffer of blob {self._where[blob].root.name!r}: operator {blob.producers[0][0].name!r} writes it as "
+                    f"{blob.name!r}, but it holds {source.name!r}, which no operator writes again for the next run: "
+                    "give one of them memory of its own"
+                )
 
-    def _require_paths(self, earlier: Iterable[Op], op: Op, blob: Blob, what: str) -> None:
-        unordered = [e for e in earlier if e is op or not self._path(e, op)]
-        if unordered:
-            self._complain(op, "writes", blob, unordered, what)
+    def _order(self, blob: Blob, segment: _Segment) -> None:
+        """Every access to the segment must have a path to every operator that writes `blob` over it."""
+        writers = self._writers(segment)
+        for op, slot in blob.producers:
+            readers = [
+                reader
+                for reader, read in segment.readers
+                if self._where[read].overlaps(self._where[blob]) and not (reader is op and self._in_place(op, slot))
+            ]
+            self._complain(op, "writes", blob, [earlier for earlier in writers if not self._path(earlier, op)], "writes")
+            self._complain(op, "writes", blob, [earlier for earlier in readers if not self._path(earlier, op)], "reads")
 
-    def _complain(self, op: Op, what: str, blob: Blob, others: Sequence[Op], theirs: str) -> None:
+    def _in_place(self, op: Op, slot: int) -> bool:
+        """Whether `op` may write output `slot` over its inputs: each of them is the same memory, or none of it."""
+        output = self._where[op.outputs[slot]]
+        over = [self._where[blob] for blob in op.inputs if self._where[blob].overlaps(output)]
+        return op.operation.in_place and slot == 0 and all(region == output for region in over)
+
+    def _complain(self, op: Op, what: str, blob: Blob, others: Iterable[Op], theirs: str) -> None:
         root = self._where[blob].root.name
         for other in others:
             self.problems.append(
                 f"buffer of blob {root!r}: operator {op.name!r} {what} it as {blob.name!r}, operator {other.name!r} "
                 f"{theirs} it too, and the graph does not order them rightly: give one of them memory of its own"
             )
-        if not others:
-            self.problems.append(
-                f"buffer of blob {root!r}: operator {op.name!r} {what} it as {blob.name!r}, which nobody has written"
-            )
 
     def _path(self, start: Op, end: Op) -> bool:
-        """Whether a path leads from `start` to `end`, looking only at operators between them in the order."""
+        """Whether a path of one step or more leads from `start` to `end`; only operators between them are looked at."""
         last = self._position[end]
         seen = {start}
         stack = [start]
         while stack:
             op = stack.pop()
-            if op is end:
-                return True
             for blob in op.outputs:
                 for consumer, _ in blob.consumers:
-                    if consumer not in seen and self._position[consumer] <= last:
+                    if consumer is end:
+                        return True
+                    if consumer not in seen and self._position[consumer] < last:
                         seen.add(consumer)
                         stack.append(consumer)
         return False

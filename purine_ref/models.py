@@ -11,7 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from purine_ref import layers
+from purine_ref import layers, optim
+from purine_ref.errors import GraphError
+from purine_ref.gradients import backward
 from purine_ref.graph import Blob, Graph
 
 
@@ -63,7 +65,7 @@ CIFAR_NIN = (
 )
 """The geometry of NIN on CIFAR-10 (Lin, Chen, Yan, arXiv 1312.4400): nine convolutions, 18 parameter tensors."""
 
-DIGITS_NIN = (NinBlock((24, 20, 16), 5, "max"), NinBlock((32, 28, 24), 3, "average"), NinBlock((40, 36, 10), 3))
+DIGITS_NIN = (NinBlock((24, 20, 16), 3, "max"), NinBlock((32, 28, 24), 3, "average"), NinBlock((40, 36, 10), 3))
 """The same for 8x8 digits."""
 
 
@@ -79,17 +81,18 @@ def nin(
 ) -> Graph:
     """Network in network: blocks of a convolution and two 1x1 ones, dropout after each pool, a global average at the end.
 
-    The last block's last channels are the classes; its rate is a tenth (Purine's settings).
+    The last block's last channels are the classes; their rate is a tenth (Purine's settings). They have no ReLU: a
+    class whose scores it held at 0 would never learn again.
     """
     graph, x, label = _inputs("nin", batch, image, dtype)
     for number, block in enumerate(blocks, 1):
         last = number == len(blocks)
         for part, width in enumerate(block.channels):
             kernel = block.kernel if part == 0 else 1
-            rate = 0.1 if last and part == 2 else 1.0
+            scores = last and part == 2
             x = layers.conv(
-                x, width, kernel=kernel, pad=kernel // 2, activation="relu", std=std, rate=rate,
-                name=f"nin{number}/{('conv', 'cccp1', 'cccp2')[part]}",
+                x, width, kernel=kernel, pad=kernel // 2, activation=None if scores else "relu", std=std,
+                rate=0.1 if scores else 1.0, name=f"nin{number}/{('conv', 'cccp1', 'cccp2')[part]}",
             )  # fmt: skip
         if block.pool is not None:
             pool = layers.max_pool if block.pool == "max" else layers.average_pool
@@ -205,7 +208,7 @@ def _classify(graph: Graph, logits: Blob, label: Blob) -> Graph:
 
 
 MODELS: dict[str, Callable[..., Graph]] = {
-    "nin-digits": partial(nin, image=(1, 8, 8), blocks=DIGITS_NIN, ratio=0.2, std=None),
+    "nin-digits": partial(nin, image=(1, 8, 8), blocks=DIGITS_NIN, ratio=0.1, std=None),
     "lenet-digits": partial(lenet, image=(1, 8, 8), channels=(16, 32), kernel=3, pad=1, hidden=64),
     "mlp-digits": mlp,
     "autoencoder-digits": autoencoder,
@@ -215,3 +218,15 @@ MODELS: dict[str, Callable[..., Graph]] = {
     "inception": inception_module,
 }
 """The networks that commands know by name: each takes `batch`, `dtype` and `train`."""
+
+
+def training_graph(name: str, batch: int, dtype: str, *, momentum: float = 0.9, decay: float = 1e-4) -> Graph:
+    """The network `name` of `MODELS` in its training form, with gradients and SGD updates of every parameter.
+
+    Raises GraphError, listing the names there are, for another one.
+    """
+    if name not in MODELS:
+        raise GraphError(f"no model {name!r}; there are {', '.join(MODELS)}")
+    graph = MODELS[name](batch, dtype=dtype)
+    optim.sgd(backward(graph["loss"]), momentum=momentum, decay=decay)
+    return graph

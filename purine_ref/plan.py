@@ -48,14 +48,15 @@ def prepare(graph: Graph, devices: Callable[[Location], Device] = device_for) ->
     kernel or is not there (R13), and every source blob of a swapped pair that nobody writes (R6).
     """
     order = topological_order(graph)
+    problems = [*_missing_kernels(graph, devices), *_idle_pairs(graph)]
     views = place_views(graph)
     try:
         where = regions(graph, views)
     except ValueError as error:
-        raise GraphError(f"graph {graph.name!r}: {error}") from None
+        raise GraphError([*problems, f"graph {graph.name!r}: {error}"]) from None
     idle = {op for op in graph.ops if op.operation.rearranges and moves_nothing(op, where)}
     hazards = HazardCheck(graph, order, where, idle)
-    problems = [*_missing_kernels(graph, devices), *_idle_pairs(graph), *hazards.problems]
+    problems += hazards.problems
     if problems:
         raise GraphError(problems)
     return _flatten(graph, order, views, idle, hazards.lost)

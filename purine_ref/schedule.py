@@ -141,11 +141,22 @@ def order_ranks(plan: Plan, order: Sequence[str]) -> list[int]:
     return ranks
 
 
+def require_one_each(plan: Plan, what: str, numbers: Sequence[float]) -> None:
+    """Raise ValueError unless there is one number for each operator."""
+    if len(numbers) != len(plan.graph.ops):
+        raise ValueError(
+            f"{what} must hold one number for each of the {len(plan.graph.ops)} operators of graph "
+            f"{plan.graph.name!r}, got {len(numbers)}"
+        )
+
+
 def critical_path(plan: Plan, seconds: Sequence[float]) -> list[float]:
     """Ranks by critical path: for each operator minus the longest time from its start to the end of a run.
 
     `seconds[op]` is how long each takes. Least first, so the operator with most work behind it starts first.
+    Raises ValueError unless there is one time for each operator.
     """
+    require_one_each(plan, "seconds", seconds)
     after = [0.0] * len(seconds)
     for op in reversed(plan.order):
         follow = [after[c] for blob in plan.outputs[op] for c in plan.consumers[blob]]

@@ -18,7 +18,6 @@ import math
 import os
 import re
 import secrets
-import struct
 import zipfile
 from ast import literal_eval
 from collections.abc import Mapping
@@ -46,7 +45,7 @@ _NPY_DTYPES = {f"{order}{code}": name for order in "<>" for code, name in zip(("
 _LONGEST_NPY_HEADER = 4096
 _ZIP_START, _ZIP_END, _ZIP_END_LENGTH = b"PK\x03\x04", b"PK\x05\x06", 22
 # What zipfile and json raise when they are given damaged bytes.
-_DAMAGE = (zipfile.BadZipFile, struct.error, EOFError, OSError, RuntimeError, ValueError, KeyError, OverflowError)
+_DAMAGE = (zipfile.BadZipFile, EOFError, OSError, RuntimeError, ValueError)
 
 Fact = str | int | float
 
@@ -181,7 +180,7 @@ def _npy_header(data: bytes, name: str) -> tuple[dict[str, Any], int]:
     try:
         # No header has a reason to hold a backslash, and the parser warns about those that mean nothing.
         header = None if "\\" in text else literal_eval(text.strip())
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+    except (ValueError, TypeError, SyntaxError, RecursionError):
         header = None
     if not isinstance(header, dict):
         raise Refused(f"{name}: expected an .npy header that is a dictionary, got {text[:80]!r}")

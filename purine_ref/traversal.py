@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from purine_ref.errors import CycleError
+from purine_ref.errors import CycleError, GraphError
 from purine_ref.graph import Blob, Graph, Op
 
 
@@ -17,11 +17,13 @@ def topological_order(graph: Graph) -> list[Op]:
 
     Raises CycleError, carrying a cycle's names, when there is one (rule R1).
     """
-    waiting = [sum(len(blob.producers) for blob in op.inputs) for op in graph.ops]
+    missing = [len(blob.producers) for blob in graph.blobs]
+    waiting = [sum(1 for blob in op.inputs if blob.producers) for op in graph.ops]
     order = [op for op in graph.ops if waiting[op.index] == 0]
     for op in order:  # grows while it is walked: a queue without removals
         for blob in op.outputs:
-            for consumer, _ in blob.consumers:
+            missing[blob.index] -= 1
+            for consumer, _ in blob.consumers if missing[blob.index] == 0 else ():
                 waiting[consumer.index] -= 1
                 if waiting[consumer.index] == 0:
                     order.append(consumer)
@@ -65,8 +67,13 @@ def needed(wanted: Iterable[Blob]) -> tuple[set[Blob], set[Op]]:
 def prune(graph: Graph, wanted: Iterable[Blob], name: str | None = None) -> Graph:
     """A new graph of only what the `wanted` blobs need, under the same names.
 
-    What only unwanted sinks need is dropped: data gradients that nobody reads, all gradients in testing.
+    What only unwanted sinks need is dropped: data gradients that nobody reads, all gradients in testing. Raises
+    GraphError for a wanted blob of another graph.
     """
+    wanted = list(wanted)
+    for blob in wanted:
+        if blob.graph is not graph:
+            raise GraphError(f"prune: blob {blob.name!r} is of graph {blob.graph.name!r}, not of {graph.name!r}")
     blobs, ops = needed(wanted)
     pruned = Graph(name or graph.name)
     twin: dict[Blob, Blob] = {}

@@ -64,8 +64,9 @@ def test_each_element_is_the_documented_function_of_its_word(
 
         high = low + width
         assert element(Uniform((3, 2), "float64", low, high, stream=stream)) == low + (high - low) * unit
+        below = np.nextafter(np.float32(high), np.float32(low))
         coarse = np.float32(low + (high - low) * ((bits >> 40) / 2**24))
-        assert element(Uniform((3, 2), "float32", low, high, stream=stream)) == min(coarse, np.float32(high))
+        assert element(Uniform((3, 2), "float32", low, high, stream=stream)) == min(coarse, below)
         assert element(Bernoulli((3, 2), keep=0.3, stream=stream)) == (unit < 0.3)
         radius = math.sqrt(-2 * math.log(1 - (first >> 11) / 2**53))
         want = low + width * radius * math.cos(2 * math.pi * ((second >> 11) / 2**53))
@@ -93,16 +94,15 @@ def test_dp_09_any_window_draws_its_slice_of_the_undivided_tensor(
     same(part, whole[tuple(slice(s, s + n) for s, n in zip(start, shape, strict=True))])
 
 
-@pytest.mark.parametrize("train_first", [True, False])
-def test_dp_09_replicas_have_slices_of_the_serial_mask(train_first: bool) -> None:
+@pytest.mark.parametrize("tests_before", [0, 3])
+def test_dp_09_replicas_have_slices_of_the_serial_mask(tests_before: int) -> None:
     def mask(replica: int, replicas: int) -> Array:
         window = ((4000,), (replica * 4000 // replicas,))
         [drawn] = apply(Bernoulli((4000 // replicas,), stream="drop", window=window), seed=40, iteration=3)
         return drawn
 
-    if not train_first:
-        for _ in range(3):
-            same(apply(Dropout(train=False), np.ones(1000))[0], np.ones(1000))
+    for _ in range(tests_before):
+        same(apply(Dropout(train=False), np.ones(1000))[0], np.ones(1000))
     masks = [mask(replica, 4) for replica in range(4)]
     same(np.concatenate(masks), mask(0, 1))
     for a in range(4):
@@ -144,6 +144,14 @@ def test_uniform_reaches_low_and_never_high(low: float, high: float, dtype: str)
     top = draw_with(Uniform((3, 2), dtype, low, high), MOST)
     assert (top < ends[1]).all()
     assert (top >= ends[1] - (ends[1] - ends[0]) * 2.0**-3).all()
+
+
+@DTYPES
+@pytest.mark.parametrize(
+    ("keep", "value", "want"), [(0, 0, 0), (2**-30, 2**34, 0), (2**-30, 2**34 - 1, 1), (1, MOST, 1)]
+)
+def test_bernoulli_keeps_below_and_compares_all_53_bits(keep: float, value: int, want: float, dtype: str) -> None:
+    same(draw_with(Bernoulli((3, 2), dtype, keep=keep), value), np.full((3, 2), want, dtype))
 
 
 @pytest.mark.parametrize("value", [0, MOST])

@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import warnings
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -388,6 +389,25 @@ def test_absurd_sizes_are_refused_before_memory_is_asked_for(tmp_path: Path) -> 
         load(path)
 
 
+def test_a_member_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.npz"
+    forge(path, lambda header, _: header["arrays"].append(header["arrays"][0]))
+    with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
+        archive.writestr("x.npy", archive.read("x.npy"))
+    with pytest.raises(Refused, match=r"^.*run\.npz: expected the members .*, x\.npy, got .*, x\.npy, x\.npy$"):
+        load(path)
+
+
+@pytest.mark.parametrize("offset", [2**64 - 1, 2**63, 2**62, 2**40, 5])
+def test_a_member_that_is_said_to_lie_elsewhere_is_refused(tmp_path: Path, offset: int) -> None:
+    path = tmp_path / "run.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(HEADER, "{}")
+        archive.filelist[0].header_offset = offset
+    with pytest.raises(Refused, match=r"^.*run\.npz: expected a whole snapshot, got a damaged one \(.*$"):
+        load(path)
+
+
 def test_a_deeply_nested_header_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "run.npz"
     with zipfile.ZipFile(path, "w") as archive:
@@ -458,15 +478,19 @@ def test_gc_07_a_cut_npy_file_and_trailing_bytes_are_refused() -> None:
         "__import__('os')",
         "('\\d',)",
         "(" * 4000,
+        "-" * 4000 + "1",
+        "{[]: 1}",
         "1" * 4096,
-        " " * 4097,
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (1,)}" + " " * 4096,
         "[1]",
         "\0",
     ],
 )
-def test_gc_07_a_strange_npy_header_is_refused(header: str) -> None:
+def test_gc_07_a_strange_npy_header_is_refused_without_a_warning(header: str, recwarn: pytest.WarningsRecorder) -> None:
+    warnings.simplefilter("always")
     with pytest.raises(Refused, match=r"^x: expected .*, got (?s:.*)$"):
         decode_npy(npy(header, b"\0\0\x80\x3f"), "x")
+    assert not recwarn.list
 
 
 @pytest.mark.parametrize("shape", [(0, 2**63), (0, 2**62, 2**62), (1,) * 65])

@@ -42,6 +42,10 @@ class Case:
         return lay_out(values.astype(self.dtype), self.layout)
 
 
+UNEVEN = Case((2, 3, 4, 7), (3, 4), (2, 3), ((0, 2), (1, 2)), (1, 1), (2, 3), "float32", "contiguous", 11)
+"""A pool whose last windows lie on more end padding than there is begin padding."""
+
+
 def lay_out(array: Array, layout: str) -> Array:
     """The same elements with other strides, and read-only, so that no loop may rely on either."""
     if layout == "reversed":

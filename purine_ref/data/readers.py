@@ -144,11 +144,12 @@ def _mnist_array(directory: Path, stem: str, axes: int) -> tuple[Path, Bytes]:
 def _cifar_records(path: Path, records: int) -> Bytes:
     """The records (N, 1 + 3072) of one file: a label, then an image. Raises Refused."""
     length = 1 + math.prod(CIFAR_IMAGE)
+    expected = records * length
     with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        data = _read_up_to(file, size) if size == records * length else b""
-    if len(data) != records * length:
-        raise Refused(f"{path}: expected {records} records of {length} bytes, {records * length} in all, got {size}")
+        data = _read_up_to(file, expected + 1)
+    if len(data) != expected:
+        came = "more" if len(data) > expected else len(data)
+        raise Refused(f"{path}: expected {records} records of {length} bytes, {expected} in all, got {came}")
     table = np.frombuffer(data, np.uint8).reshape(records, length)
     _require_labels(path, table[:, 0])
     return table

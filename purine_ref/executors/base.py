@@ -4,7 +4,7 @@ An executor is idle, running, or closed. `run_async` makes it running, `sync` wa
 it idle again; `run` is both (rule R3). Fixed after construction: plan, binding, seed. Changing: the current `Run`, guarded
 by `_guard`; `_computing`, the operator that each thread computes, each thread writing its own entry; and `iteration`,
 which counts the runs that succeeded and keys random operations. How operators are started is the subclasses' only
-business: `_start`, `_wait` and `_stop`.
+business: `_start`, `_wait`, `_halt` and `_stop`.
 """
 
 from __future__ import annotations
@@ -78,14 +78,14 @@ class Executor(ABC):
     def run_async(self) -> None:
         """Start a run. Raises RuntimeError while one runs, after `close`, and in a forked child."""
         binding = self._open_binding("run")
-        run = Run(Schedule(self.plan), binding.kernels(RunKey(self.seed, self.iteration)))
         with self._guard:
             self._refuse_while_running("started again")
+            run = Run(Schedule(self.plan), binding.kernels(RunKey(self.seed, self.iteration)))
             self._run = run
         try:
             self._start(run)
         except BaseException:
-            self._run = None
+            self._abandon(run)
             raise
 
     def sync(self) -> None:
@@ -100,19 +100,30 @@ class Executor(ABC):
             return
         try:
             self._wait(run)
-        finally:
-            with self._guard:
-                ended_here = self._run is run  # of several threads that wait, one ends the run
-                if ended_here:
-                    self._run = None
-        if ended_here:
-            self._end(run)
+        except BaseException:  # an interrupt from the keyboard
+            self._abandon(run)
+            raise
+        with self._guard:
+            if self._run is run:  # of several threads that wait, one ends the run
+                self._run = None
+                self._end(run)
 
     def _end(self, run: Run) -> None:
         if run.failures:
             raise _one_error(self.graph.name, run.failures)
-        self._open_binding("finish a run").swap()
+        if run.schedule.active():
+            raise RuntimeError(f"executor of graph {self.graph.name!r} was closed while it ran")
+        self._bound.swap()
         self.iteration += 1
+
+    def _abandon(self, run: Run) -> None:
+        """Make the executor idle again without the end of the run."""
+        try:
+            self._halt()
+        finally:
+            with self._guard:
+                if self._run is run:
+                    self._run = None
 
     def close(self) -> None:
         """Let go of threads and arrays. In the middle of a run it stops new starts and lets running operators end."""
@@ -127,6 +138,9 @@ class Executor(ABC):
     @abstractmethod
     def _wait(self, run: Run) -> None:
         """Return when no operator of the run will start any more and none is running."""
+
+    def _halt(self) -> None:
+        """Start nothing more of the current run, and give operators that are computing a moment to end."""
 
     def _stop(self) -> None:
         """Start nothing any more, and end what belongs to the executor."""
@@ -188,10 +202,16 @@ class Executor(ABC):
         return None
 
     def _finished(self, op: Op) -> None:
-        if self._observer is not None:
+        if self._observer is None:
+            return
+        thread = threading.get_ident()
+        self._computing[thread] = op  # an observer must not wait for the run that waits for it
+        try:
             if hasattr(op.operation, "to"):
                 notify(self._observer.copied, op, self._clock())
             notify(self._observer.finished, op, self._clock())
+        finally:
+            del self._computing[thread]
 
     def _failed(self, op: Op, error: BaseException) -> BaseException:
         """The error with a note that names the operator, and without frames that keep arrays alive (rule R12)."""
@@ -199,6 +219,10 @@ class Executor(ABC):
         if self._observer is not None:
             notify(self._observer.failed, op, self._clock(), error)
         return error
+
+    def _busy_names(self) -> str:
+        """The operators that are computing, for a message."""
+        return ", ".join(repr(op.name) for op in list(self._computing.values()))
 
     @property
     def _bound(self) -> Binding:
@@ -233,10 +257,17 @@ class Executor(ABC):
 def _tidy(error: BaseException, op: Op) -> None:
     """Name the operator on the error, and clear the finished frames of its traceback, which hold the arrays."""
     error.add_note(op.describe())
-    seen: BaseException | None = error
-    while seen is not None:
-        traceback.clear_frames(seen.__traceback__)
-        seen = seen.__cause__ or seen.__context__
+    seen: list[BaseException] = []
+    pending: list[BaseException | None] = [error]
+    while pending:
+        link = pending.pop()
+        if link is None or any(link is other for other in seen):
+            continue
+        seen.append(link)
+        traceback.clear_frames(link.__traceback__)
+        pending += [link.__cause__, link.__context__]
+        if isinstance(link, BaseExceptionGroup):
+            pending += link.exceptions
     if error.__traceback__ is not None:  # this module's own frame comes first; it is still running, so leave it out
         error.__traceback__ = error.__traceback__.tb_next
 

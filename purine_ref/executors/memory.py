@@ -28,8 +28,26 @@ class Slot:
         self.array = array
 
 
+class Part:
+    """The slot of a view into a persistent blob: cut anew at every use, since a swap may have changed the array."""
+
+    __slots__ = ("_view", "_whole")
+
+    def __init__(self, whole: Slot | Part, view: View) -> None:
+        self._whole = whole
+        self._view = view
+
+    @property
+    def array(self) -> Array:
+        """The view of the array that the whole has now."""
+        return _cut(self._whole.array, self._view)
+
+
 class Memory:
-    """Persistent arrays by blob name. Executors that share one share these blobs, and nothing else."""
+    """Persistent arrays by blob name. Executors that share one share these blobs, and nothing else.
+
+    Only one of them may run at a time.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards the dictionary while executors bind to it
@@ -51,6 +69,23 @@ class Memory:
             )
         return slot
 
+    def get(self, name: str) -> Array:
+        """A copy of what `name` holds now. Raises KeyError when no executor has bound it."""
+        with self._lock:
+            return self._slots[name][1].array.copy()
+
+    def put(self, name: str, tensor: Tensor, array: Array) -> None:
+        """Hold `array` under `name` before any executor binds it. Raises ShapeError when the name is held already."""
+        with self._lock:
+            if name in self._slots:
+                raise ShapeError(f"blob {name!r} is held already: restore values before executors bind to the memory")
+            self._slots[name] = (tensor, Slot(array.copy()))
+
+    def swap(self, current: Blob, following: Blob) -> None:
+        """Exchange the arrays of two blobs that are held (rule R6)."""
+        a, b = self._slots[current.name][1], self._slots[following.name][1]
+        a.array, b.array = b.array, a.array
+
 
 def _initial(blob: Blob, device: Device, seed: int) -> Array:
     array = device.allocate(blob.tensor)
@@ -66,8 +101,8 @@ class _Call:
 
     operation: Operation
     location: Location
-    inputs: tuple[Slot, ...]
-    outputs: tuple[Slot, ...]
+    inputs: tuple[Slot | Part, ...]
+    outputs: tuple[Slot | Part, ...]
     idle: bool
 
 
@@ -76,6 +111,7 @@ class Binding:
 
     def __init__(self, plan: Plan, memory: Memory, devices: Callable[[Location], Device], seed: int) -> None:
         self.plan = plan
+        self._memory = memory
         self._devices = {place: devices(place) for place in _places(plan.graph)}
         self._slots = _bind_blobs(plan, memory, self._devices, seed)
         self._later: dict[int, list[Slot]] = {}  # for each blob with several producers, the slots of all but the first
@@ -87,7 +123,7 @@ class Binding:
         inputs = tuple(self._slots[blob.index] for blob in op.inputs)
         return _Call(op.operation, op.location, inputs, outputs, op in self.plan.idle)
 
-    def _output(self, blob: Blob, op: int, slot: int) -> Slot:
+    def _output(self, blob: Blob, op: int, slot: int) -> Slot | Part:
         """The first edge writes the blob itself; each later one a buffer of its own, to be added in its turn."""
         first, first_slot = blob.producers[0]
         if (first.index, first_slot) == (op, slot):
@@ -117,8 +153,7 @@ class Binding:
     def swap(self) -> None:
         """Exchange the arrays of every pair (rule R6)."""
         for current, following in self.plan.graph.pairs:
-            a, b = self._slots[current.index], self._slots[following.index]
-            a.array, b.array = b.array, a.array
+            self._memory.swap(current, following)
 
     def read(self, blob: Blob) -> Array:
         """A copy of a blob's array. Raises GraphError when its memory was given to another blob's value (rule R5)."""
@@ -140,9 +175,9 @@ def _places(graph: Graph) -> set[Location]:
     return {blob.location for blob in graph.blobs} | {op.location for op in graph.ops}
 
 
-def _bind_blobs(plan: Plan, memory: Memory, devices: dict[Location, Device], seed: int) -> list[Slot]:
+def _bind_blobs(plan: Plan, memory: Memory, devices: dict[Location, Device], seed: int) -> list[Slot | Part]:
     """A slot for every blob: persistent ones from `memory`, views into their parents, the rest new."""
-    slots: dict[Blob, Slot] = {}
+    slots: dict[Blob, Slot | Part] = {}
     for blob in plan.graph.blobs:
         chain = [blob]
         while chain[-1] in plan.views and chain[-1] not in slots:
@@ -154,12 +189,17 @@ def _bind_blobs(plan: Plan, memory: Memory, devices: dict[Location, Device], see
 
 
 def _bind_blob(
-    blob: Blob, view: View | None, slots: dict[Blob, Slot], memory: Memory, device: Device, seed: int
-) -> Slot:
+    blob: Blob, view: View | None, slots: dict[Blob, Slot | Part], memory: Memory, device: Device, seed: int
+) -> Slot | Part:
     if view is not None:
-        part = slots[view.parent].array[tuple(slice(start, stop) for start, stop in view.box)]
-        return Slot(part.reshape(view.shape))
+        whole = slots[view.parent]
+        lasting = view.parent.persistent or isinstance(whole, Part)
+        return Part(whole, view) if lasting else Slot(_cut(whole.array, view))
     if blob.persistent:
         return memory.slot(blob, device, seed)
     return Slot(device.allocate(blob.tensor))
 
+
+def _cut(array: Array, view: View) -> Array:
+    """The view's part of its parent's array. The ellipsis keeps an array without axes an array."""
+    return array[(*(slice(start, stop) for start, stop in view.box), ...)].reshape(view.shape)

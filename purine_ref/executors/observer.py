@@ -33,8 +33,10 @@ class Observer:
 
 
 def notify(event: Callable[..., None], *facts: object) -> None:
-    """Call an observer's method; log what it raises."""
+    """Call an observer's method; log what it raises, but for an interrupt from the keyboard, which is not its own."""
     try:
         event(*facts)
-    except Exception:
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
         _log.exception("observer %r failed and was ignored", getattr(event, "__qualname__", event))

@@ -14,7 +14,7 @@ from typing import Any
 from purine_ref.executors.base import Executor, Run
 from purine_ref.graph import Graph, Op
 from purine_ref.plan import Plan
-from purine_ref.schedule import ReadyQueue, Schedule
+from purine_ref.schedule import ReadyQueue, Schedule, require_one_each
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,9 @@ def simulate(
     """Predict a run in which operator i takes `seconds[i]`, on `threads` CPU workers and one per (device, stream).
 
     Ready operators start first come, first served, or by `ranks`. Ties in time are broken by the order of starts.
+    Raises ValueError for fewer than one thread, and unless there is one time of 0 or more for each operator.
     """
+    _check_request(plan, seconds, threads, ranks)
     schedule = Schedule(plan)
     lanes = [_lane(op) for op in plan.graph.ops]
     free = {lane: threads if plan.graph.ops[i].location.is_cpu else 1 for i, lane in enumerate(lanes)}
@@ -93,6 +95,16 @@ def simulate(
         for following in ready:
             queues[lanes[following]].push(following)
         touched = list(dict.fromkeys([lanes[op], *(lanes[f] for f in ready)]))
+
+
+def _check_request(plan: Plan, seconds: Sequence[float], threads: int, ranks: Sequence[float] | None) -> None:
+    if threads < 1:
+        raise ValueError(f"simulate needs 1 thread or more, got {threads}")
+    require_one_each(plan, "ranks", seconds if ranks is None else ranks)
+    require_one_each(plan, "seconds", seconds)
+    for op, time in zip(plan.graph.ops, seconds, strict=True):
+        if not time >= 0:
+            raise ValueError(f"seconds of operator {op.name!r} must be 0 or more, got {time}")
 
 
 def _lane(op: Op) -> str:

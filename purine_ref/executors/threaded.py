@@ -1,10 +1,8 @@
 """The threaded executor: a pool of workers for the CPUs, one ordered worker for each (device, stream) elsewhere.
 
-A *lane* is a queue of ready operators with its workers. Fixed: the lanes and the workers. Changing, all guarded by the
-one `_lock`: each lane's queue, the current run and its schedule, `_started`, which counts operators that were taken
-and have not ended, and `_accepting`, which is false once a run must start nothing more. Operators compute outside the
-lock, and so do the additions of rule R4. A worker that makes operators ready takes one of its lane itself, and wakes
-a sleeping worker only for each of the others.
+Which operator may start is decided by `lanes.Lanes`, under its lock; here are the threads. Operators compute outside
+the lock, and so do the additions of rule R4. A worker that makes operators ready takes one of its lane itself, and
+wakes a sleeping worker only for each of the others.
 """
 
 from __future__ import annotations
@@ -15,31 +13,22 @@ from collections.abc import Sequence
 from typing import Any
 
 from purine_ref.executors.base import Executor, Run
-from purine_ref.graph import Graph, Op
-from purine_ref.schedule import ReadyQueue, Turn, order_ranks
+from purine_ref.executors.lanes import Lane, Lanes
+from purine_ref.graph import Graph
+from purine_ref.schedule import order_ranks, require_one_each
 
 GRACE = 0.5
 """Seconds that an interrupted or closing run waits for operators that are computing."""
 
-LaneKey = tuple[int, str] | None
-"""(device, stream), or None for the pool of all CPUs."""
-
 _log = logging.getLogger("purine_ref")
-
-
-class _Lane:
-    """A queue of ready operators, and the condition on which its workers sleep."""
-
-    def __init__(self, lock: threading.Lock) -> None:
-        self.queue = ReadyQueue()
-        self.work = threading.Condition(lock)
 
 
 class Threaded(Executor):
     """Runs with `threads` CPU workers; the keywords are those of `Executor`.
 
     Operators start first ready, first started; or by `ranks`, least first (see `critical_path`); or in the very
-    `order` of a list of all names. Raises ValueError for fewer than one thread or an order that is not topological.
+    `order` of a list of all names. Raises ValueError for fewer than one thread, an order that is not topological,
+    ranks that are not one for each operator, and both at once.
     """
 
     def __init__(
@@ -53,126 +42,58 @@ class Threaded(Executor):
     ) -> None:
         if threads < 1:
             raise ValueError(f"Threaded needs 1 thread or more, got {threads}")
+        if order is not None and ranks is not None:
+            raise ValueError("Threaded takes an order or ranks, got both")
         super().__init__(graph, **keywords)
-        self._strict = order is not None
-        self._ranks = ranks if order is None else order_ranks(self.plan, order)
-        self._lock = threading.Lock()
-        self._ended = threading.Condition(self._lock)  # notified when a run's last operator has ended
-        self._current: Run | None = None
-        self._started = 0
-        self._accepting = False
-        self._closing = False
-        self._lane_of = [_lane_key(op) for op in graph.ops]
-        self._lanes = {key: _Lane(self._lock) for key in [None, *self._lane_of]}
+        if order is not None:
+            ranks = order_ranks(self.plan, order)
+        elif ranks is not None:
+            require_one_each(self.plan, "ranks", ranks)
+        self._lanes = Lanes(self.plan, ranks, strict=order is not None)
         self._additive = [any(self.plan.producers[blob] > 1 for blob in blobs) for blobs in self.plan.outputs]
         self._workers = [
             threading.Thread(target=self._work, args=(lane,), name=f"{graph.name}-{key}-{number}", daemon=True)
-            for key, lane in self._lanes.items()
+            for key, lane in self._lanes.by_key.items()
             for number in range(threads if key is None else 1)
         ]
         for worker in self._workers:
             worker.start()
 
-    # The calling thread -----------------------------------------------------------------------------------------
-
     def _start(self, run: Run) -> None:
-        with self._lock:
-            if self._started:
-                busy = ", ".join(repr(op.name) for op in self._computing.values())
-                raise RuntimeError(f"executor of graph {self.graph.name!r}: an interrupted run still computes {busy}")
-            turn = Turn() if self._strict else None
-            for lane in self._lanes.values():
-                lane.queue = ReadyQueue(self._ranks, turn)
-            self._current = run
-            self._accepting = True
-            self._push(run.schedule.ready(), None)
+        if not self._lanes.start(run):
+            raise RuntimeError(
+                f"executor of graph {self.graph.name!r}: an interrupted run still computes {self._busy_names()}"
+            )
 
     def _wait(self, run: Run) -> None:
-        try:
-            with self._lock:
-                self._ended.wait_for(lambda: not self._busy(run))
-                if self._closing and run.schedule.active() and not run.failures:
-                    raise RuntimeError(f"executor of graph {self.graph.name!r} was closed while it ran")
-        except KeyboardInterrupt:
-            self._halt()
-            raise
-
-    def _busy(self, run: Run) -> bool:
-        return self._started > 0 or (self._accepting and run.schedule.active())
+        self._lanes.wait(run)
 
     def _halt(self) -> None:
-        """Start nothing more, and give operators that are computing a moment to end."""
-        with self._lock:
-            self._accepting = False
-            if not self._ended.wait_for(lambda: self._started == 0, GRACE):
-                busy = ", ".join(repr(op.name) for op in self._computing.values())
-                _log.warning("graph %r: still computing after %s s: %s", self.graph.name, GRACE, busy)
+        if not self._lanes.halt(GRACE):
+            _log.warning("graph %r: still computing after %s s: %s", self.graph.name, GRACE, self._busy_names())
 
     def _stop(self) -> None:
-        with self._lock:
-            self._closing = True
-            for lane in self._lanes.values():
-                lane.work.notify_all()
+        self._lanes.close()
         self._halt()
         for worker in self._workers:
-            worker.join(GRACE)
+            if worker not in self._computing_workers():
+                worker.join()
 
-    # The workers ------------------------------------------------------------------------------------------------
-
-    def _work(self, lane: _Lane) -> None:
+    def _work(self, lane: Lane) -> None:
         """One worker: take, compute, retire, until the executor closes. It never dies of an operator (rule R12)."""
-        with self._lock:
-            task = self._take(lane)
+        lanes = self._lanes
+        with lanes.lock:
+            task = lanes.take(lane)
         while task is not None:
             run, op = task
             error = self._execute(run, op)
             complete: list[int] | None = None
             if error is None and self._additive[op]:
-                with self._lock:
+                with lanes.lock:
                     complete = run.schedule.finish(op)
             if error is None:
                 error = self._combine(op, complete or ())
-            with self._lock:
-                self._retire(run, op, complete, error, lane)
-                run = task = None  # type: ignore[assignment]  # a sleeping worker keeps no run, and no error, alive
-                error = None
-                task = self._take(lane)
-
-    def _take(self, lane: _Lane) -> tuple[Run, int] | None:
-        """The next operator of the lane, sleeping until there is one; None when the executor closes."""
-        while not self._closing:
-            op = lane.queue.pop() if self._accepting else None
-            if op is not None and self._current is not None:
-                self._started += 1
-                if self._strict:  # the next in the order may be ready in any lane
-                    for other in self._lanes.values():
-                        other.work.notify_all()
-                return self._current, op
-            lane.work.wait()
-        return None
-
-    def _retire(self, run: Run, op: int, complete: list[int] | None, error: BaseException | None, lane: _Lane) -> None:
-        """Count an operator as ended, and queue those that it made ready."""
-        self._started -= 1
-        if error is not None:
-            run.failures.append(error)
-            self._accepting = False
-        else:
-            complete = run.schedule.finish(op) if complete is None else complete
-            self._push(run.schedule.release(op, complete), lane)
-        if not self._busy(run):
-            self._ended.notify_all()
-
-    def _push(self, ready: Sequence[int], own: _Lane | None) -> None:
-        """Queue ready operators, and wake a worker for each, but for one that the calling worker takes itself."""
-        for op in ready:
-            lane = self._lanes[self._lane_of[op]]
-            lane.queue.push(op)
-            if lane is own:
-                own = None
-            else:
-                lane.work.notify()
-
-
-def _lane_key(op: Op) -> LaneKey:
-    return None if op.location.is_cpu else (op.location.device, op.stream)
+            with lanes.lock:
+                lanes.retire(run, op, complete, error, lane)
+                run = task = error = None  # type: ignore[assignment]  # a sleeping worker keeps none of them alive
+                task = lanes.take(lane)

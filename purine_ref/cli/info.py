@@ -1,0 +1,56 @@
+"""`purine-ref info`: what this installation is and what it found on the machine."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import time
+from typing import Any
+
+import click
+import numpy as np
+from rich.table import Table
+
+from purine_ref import _fast
+from purine_ref.cli.report import CODES, json_option, output, seed_option, write_json
+from purine_ref.conformance import scheme_forms
+from purine_ref.devices import device_for
+from purine_ref.devices.cpu import blas_threads, limit_blas
+from purine_ref.models import MODELS
+from purine_ref.tensor import Location
+
+
+@click.command()
+@seed_option
+@json_option
+def info(seed: int, json_file: str | None) -> int:
+    """Versions, loops, devices, BLAS, cores."""
+    start = time.perf_counter()
+    facts = {**gather(), "seed": seed}
+    if json_file != "-":
+        table = Table(show_header=False)
+        for name, value in facts.items():
+            table.add_row(name.replace("_", " "), ", ".join(map(str, value)) if isinstance(value, list) else str(value))
+        output().print(table)
+    write_json(json_file, "info", "pass", {"executed": 1, "skipped": 0, "seconds": time.perf_counter() - start, **facts})
+    return CODES["pass"]
+
+
+def gather() -> dict[str, Any]:
+    """The facts, in the order in which to show them."""
+    before = blas_threads()
+    limit_blas()
+    after = blas_threads()
+    return {
+        "purine_ref": importlib.metadata.version("purine_ref"),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "machine": f"{platform.system()} {platform.machine()}",
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "loops": "compiled" if _fast.FAST else "plain",
+        "devices": [device_for(Location()).name],
+        "blas": [f"{name}: {count} threads, held to {after[name]}" for name, count in before.items()] or ["unknown"],
+        "models": list(MODELS),
+        "schemes": list(scheme_forms()),
+    }

@@ -1,0 +1,138 @@
+"""What the drawings of a graph share: its edges, what each node is for, scopes of names, colours, words.
+
+Functions of a `Graph` that change nothing; for the modules of this package. All are linear in the graph.
+"""
+
+from __future__ import annotations
+
+import colorsys
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from purine_ref.graph import Blob, Graph, Op
+from purine_ref.tensor import Location
+
+Node = Blob | Op
+"""Either side of the bi-graph."""
+
+
+class Kind(StrEnum):
+    """What a node is for, in the order in which the drawings place them."""
+
+    FORWARD = "forward"
+    GRADIENT = "gradient"
+    UPDATE = "update"
+
+
+TINTS = {Kind.FORWARD: "#e4eefa", Kind.GRADIENT: "#fde8d8", Kind.UPDATE: "#e1f2e0"}
+"""The fill of operators, by kind."""
+
+_GRADIENT_NAME = re.compile(r"(?:.*/)?grad(?:\.\d+)?", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """One edge, in the direction of the data: one end is a blob, the other an operator."""
+
+    tail: Node
+    head: Node
+
+
+def edges(graph: Graph) -> Iterator[Edge]:
+    """Every edge once: operator by operator, its inputs, then its outputs, in the order of their slots."""
+    for op in graph.ops:
+        yield from (Edge(blob, op) for blob in op.inputs)
+        yield from (Edge(op, blob) for blob in op.outputs)
+
+
+def edge_count(graph: Graph) -> int:
+    """How many edges there are."""
+    return sum(len(op.inputs) + len(op.outputs) for op in graph.ops)
+
+
+def is_gradient(blob: Blob) -> bool:
+    """Whether a blob holds a gradient: `backward` names them `<blob>/grad` and `<operator>/grad.<slot>`."""
+    return _GRADIENT_NAME.fullmatch(blob.name) is not None
+
+
+def kinds(graph: Graph) -> dict[Node, Kind]:
+    """The kind of every node.
+
+    An operator that writes a gradient is of the gradient. One that reads a gradient without writing one, or writes a
+    value for the next run (the second of a swapped pair), is of the update. Every other is forward. A blob is of the
+    kind of what writes it; without a producer it is of the first kind, in their order, among its readers.
+    """
+    following = {blob for _, blob in graph.pairs}
+    found: dict[Node, Kind] = {op: _kind(op, following) for op in graph.ops}
+    for blob in graph.blobs:
+        around = [found[op] for op, _ in blob.producers or blob.consumers]
+        first = next((kind for kind in Kind if kind in around), Kind.FORWARD)
+        found[blob] = Kind.GRADIENT if is_gradient(blob) else first
+    return found
+
+
+def _kind(op: Op, following: set[Blob]) -> Kind:
+    if any(is_gradient(blob) for blob in op.outputs):
+        return Kind.GRADIENT
+    if any(is_gradient(blob) for blob in op.inputs) or not following.isdisjoint(op.outputs):
+        return Kind.UPDATE
+    return Kind.FORWARD
+
+
+def scopes(graph: Graph) -> dict[Node, str]:
+    """The scope of every node: the longest prefix of its name that is not itself the name of a node, or "".
+
+    So `conv1/weight/grad`, which was made for the blob `conv1/weight`, is in `conv1`.
+    """
+    nodes = (*graph.blobs, *graph.ops)
+    names = {node.name for node in nodes}
+    found: dict[Node, str] = {}
+    for node in nodes:
+        scope = node.name.rpartition("/")[0]
+        while scope in names:
+            scope = scope.rpartition("/")[0]
+        found[node] = scope
+    return found
+
+
+def place_colours(graph: Graph) -> dict[Location, str]:
+    """A colour for each location of the graph, as `#rrggbb`; hues a golden angle apart, so that all differ."""
+    places = sorted({node.location for node in (*graph.blobs, *graph.ops)})
+    return {place: _colour(0.59 + 0.381966 * number) for number, place in enumerate(places)}
+
+
+def _colour(hue: float) -> str:
+    return "#" + "".join(f"{round(255 * part):02x}" for part in colorsys.hls_to_rgb(hue % 1, 0.36, 0.5))
+
+
+def place_of(op: Op) -> str:
+    """An operator's location, with its stream where that is not the usual one."""
+    return str(op.location) if op.stream == "main" else f"{op.location}/{op.stream}"
+
+
+def summary(graph: Graph) -> str:
+    """Counts in words."""
+    counts = {"operator": len(graph.ops), "blob": len(graph.blobs), "edge": edge_count(graph)}
+    return ", ".join(f"{count} {word}{'' if count == 1 else 's'}" for word, count in counts.items())
+
+
+def memory(graph: Graph) -> str:
+    """The graph's memory per location, in words."""
+    return ", ".join(f"{place} {byte_size(count)}" for place, count in sorted(graph.memory().items())) or "none"
+
+
+def byte_size(count: int) -> str:
+    """Bytes as people write them: `940 B`, `1.3 KiB`, `12 MiB`."""
+    size, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if size < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{size:.1f} {unit}" if unit != "B" and size < 10 else f"{size:.0f} {unit}"
+
+
+def printable(text: str) -> str:
+    """`text` with a replacement sign for every character that has no place in a drawing, such as a control code."""
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
