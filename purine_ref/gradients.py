@@ -33,9 +33,9 @@ def backward(losses: Blob | Mapping[Blob, float], wrt: Iterable[Blob] | None = N
         raise GraphError(f"graph {graph.name!r} has no parameters: name the blobs to differentiate for with wrt=[...]")
     for blob in wanted:
         if blob.graph is not graph:
-            raise GraphError(f"backward: wrt has blob {blob.name!r} of graph {blob.graph.name!r}, not of {graph.name!r}")
+            raise GraphError(f"backward: wrt blob {blob.name!r} is of graph {blob.graph.name!r}, not of {graph.name!r}")
         if not blob.tensor.is_float:
-            raise GraphError(f"backward: wrt has blob {blob.name!r} of {blob.dtype}, which has no gradient")
+            raise GraphError(f"backward: wrt blob {blob.name!r} is {blob.dtype}, which has no gradient")
     with graph.scope(None):
         return _Backward(graph, weights, wanted).gradients()
 
@@ -108,7 +108,7 @@ class _OpWiring:
         self._op = op
         self.inputs: Sequence[Blob] = op.inputs
         self.outputs: Sequence[Blob] = op.outputs
-        self.wants = wants
+        self.wants: Sequence[bool] = wants
 
     def has_gradient(self, output: int) -> bool:
         """Whether a gradient arrived at that output."""
@@ -130,12 +130,13 @@ class _OpWiring:
         for slot, (index, tensor) in enumerate(zip(into, tensors, strict=True)):
             if index is None:
                 place = inputs[0].location if inputs else self._op.location
-                outputs.append(graph.blob(graph.free_name(f"{self._op.name}/grad.{slot}"), tensor.shape, tensor.dtype, place))
+                name = graph.free_name(f"{self._op.name}/grad.{slot}")
+                outputs.append(graph.blob(name, tensor.shape, tensor.dtype, place))
             else:
                 outputs.append(self._backward.gradient_of(self._op.inputs[index]))
         location = inputs[0].location if inputs else self._op.location
         name = graph.free_name(f"{self._op.name}/{operation.name}")
-        graph.connect(inputs, operation, outputs, name=name, location=location, stream=self._op.stream)
+        graph.connect(inputs, operation, outputs, name=name, location=location, stream=self._op.stream, of=self._op)
         return tuple(outputs)
 
 

@@ -20,6 +20,8 @@ from purine_ref.errors import GraphError, ShapeError
 from purine_ref.operation import Operation, RandomOperation
 from purine_ref.tensor import Location, Tensor, as_shape
 
+_HERE = Location()
+
 
 @dataclass(frozen=True, slots=True)
 class View:
@@ -39,7 +41,7 @@ class Blob:
 
     __slots__ = ("consumers", "graph", "index", "name", "persistent", "producers", "tensor", "view")
 
-    def __init__(self, graph: Graph, index: int, name: str, tensor: Tensor) -> None:
+    def __init__(self, graph: Graph, index: int, name: str, tensor: Tensor, persistent: bool = False) -> None:
         self.graph = graph
         self.index = index
         self.name = name
@@ -47,7 +49,7 @@ class Blob:
         self.producers: list[tuple[Op, int]] = []
         self.consumers: list[tuple[Op, int]] = []
         self.view: View | None = None
-        self.persistent = False
+        self.persistent = persistent
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -69,9 +71,12 @@ class Blob:
 
 
 class Op:
-    """An operator in a graph: an `Operation` wired to blobs, at a location, on a stream of its device."""
+    """An operator in a graph: an `Operation` wired to blobs, at a location, on a stream of its device.
 
-    __slots__ = ("graph", "index", "inputs", "location", "name", "operation", "outputs", "stream")
+    `of` is the operator whose gradient it computes, if it does.
+    """
+
+    __slots__ = ("graph", "index", "inputs", "location", "name", "of", "operation", "outputs", "stream")
 
     def __init__(
         self,
@@ -83,6 +88,7 @@ class Op:
         outputs: tuple[Blob, ...],
         location: Location,
         stream: str,
+        of: Op | None = None,
     ) -> None:
         self.graph = graph
         self.index = index
@@ -92,6 +98,7 @@ class Op:
         self.outputs = outputs
         self.location = location
         self.stream = stream
+        self.of = of
 
     def __repr__(self) -> str:
         return f"<Op {self.name} {self.operation.name}>"
@@ -166,14 +173,13 @@ class Graph:
         persistent: bool = False,
     ) -> Blob:
         """A new blob. Raises GraphError for a name that is taken or malformed, ShapeError for a bad shape or dtype."""
-        blob = self._new_blob(self._scope + _checked_name(name), Tensor(as_shape(shape), dtype, location or Location()))
-        blob.persistent = persistent
-        return blob
+        tensor = Tensor(as_shape(shape), dtype, location or _HERE)
+        return self._new_blob(self._scope + _checked_name(name), tensor, persistent)
 
-    def _new_blob(self, full_name: str, tensor: Tensor) -> Blob:
+    def _new_blob(self, full_name: str, tensor: Tensor, persistent: bool = False) -> Blob:
         if full_name in self._blob_names:
             raise GraphError(f"graph {self.name!r} already has a blob {full_name!r}; blob names must be unique")
-        blob = Blob(self, len(self.blobs), full_name, tensor)
+        blob = Blob(self, len(self.blobs), full_name, tensor, persistent)
         self.blobs.append(blob)
         self._blob_names[full_name] = blob
         return blob
@@ -237,6 +243,7 @@ class Graph:
         name: str | None = None,
         location: Location | None = None,
         stream: str = "main",
+        of: Op | None = None,
     ) -> Op:
         """Wire an operator: every blob of `inputs` gets a consumer, of `outputs` a producer, one edge a mention.
 
@@ -251,7 +258,7 @@ class Graph:
         if isinstance(operation, RandomOperation) and not operation.stream:
             operation = replace(operation, stream=full_name)  # type: ignore[type-var]
         self._check_outputs(full_name, operation, inputs, outputs)
-        return self._join(Op(self, len(self.ops), full_name, operation, tuple(inputs), tuple(outputs), place, stream))
+        return self._join(Op(self, len(self.ops), full_name, operation, tuple(inputs), tuple(outputs), place, stream, of))
 
     def apply(
         self,
@@ -318,12 +325,14 @@ class Graph:
         outputs: Sequence[Blob],
         location: Location | None,
     ) -> Location:
-        """An operator shares the place of its blobs; only a copy (an operation with `to`) has outputs elsewhere."""
+        """An operator shares the place of its blobs; only a copy (an operation with `to`) joins two, and is at either."""
         copies = hasattr(operation, "to")
         blobs = inputs if copies and inputs else (*inputs, *outputs)
-        place = location if location is not None else blobs[0].location if blobs else Location()
+        place = location if location is not None else blobs[0].location if blobs else _HERE
+        if copies and inputs and place == getattr(operation, "to", None):
+            return place
         for blob in blobs:
-            if blob.location != place:
+            if blob.tensor.location is not place and blob.location != place:  # mostly one object, and != takes long
                 raise GraphError(
                     f"operator {name!r} ({operation.name}) at {place} cannot use blob {blob.name!r} at "
                     f"{blob.location}: put a Copy between them"
@@ -344,7 +353,7 @@ class Graph:
         if len(inferred) != len(outputs):
             raise ShapeError(f"operator {name!r}: {operation.name} has {len(inferred)} outputs, got {len(outputs)} blobs")
         for blob, tensor in zip(outputs, inferred, strict=True):
-            if (blob.shape, blob.dtype) != (tensor.shape, tensor.dtype):
+            if blob.tensor.shape != tensor.shape or blob.tensor.dtype != tensor.dtype:
                 raise ShapeError(f"operator {name!r}: output {blob.name!r} must be {tensor}, but the blob is {blob.tensor}")
 
     def _join(self, op: Op) -> Op:

@@ -47,9 +47,14 @@ class Region:
 
 
 def regions(graph: Graph, views: dict[Blob, View]) -> dict[Blob, Region]:
-    """The region of every blob, given the views of those that have one. Raises ValueError where a reshape must copy."""
+    """The region of every blob that shares memory: those that have one of `views`, and what they lie in.
+
+    Raises ValueError where a reshape must copy.
+    """
     found: dict[Blob, Region] = {}
     for blob in graph.blobs:
+        if blob not in views:
+            continue
         chain = [blob]
         while chain[-1] not in found and chain[-1] in views:
             chain.append(views[chain[-1]].parent)
@@ -141,7 +146,7 @@ def moves_nothing(op: Op, where: dict[Blob, Region]) -> bool:
     if len(parts) < len(op.inputs if op.operation.rearranges == "join" else op.outputs):
         return False
     try:
-        return all(where[part] == _inside(where[whole], view, part) for part, view in parts.items())
+        return all(part in where and where[part] == _inside(where[whole], view, part) for part, view in parts.items())
     except ValueError:  # the whole is strided, and a part is seen in another shape
         return False
 
@@ -166,17 +171,15 @@ class HazardCheck:
     """
 
     def __init__(self, graph: Graph, order: Sequence[Op], where: dict[Blob, Region], idle: set[Op]) -> None:
-        """`order` is topological, `where` gives each blob's region, `idle` are the operators that move nothing."""
+        """`order` is topological, `where` is what `regions` gave, `idle` are the operators that move nothing."""
         self.problems: list[str] = []
         self.lost: set[Blob] = set()
         self._where = where
         self._idle = idle
-        self._position = {op: position for position, op in enumerate(order)}
-        self._segments: dict[Blob, list[_Segment]] = {
-            region.root: [] for blob, region in where.items() if region.root is not blob
-        }
+        self._segments: dict[Blob, list[_Segment]] = {region.root: [] for region in where.values()}
         if not self._segments:
             return
+        self._position = {op: position for position, op in enumerate(order)}
         self._hold_sources(graph)
         for op in order:
             if op in idle:
@@ -190,13 +193,13 @@ class HazardCheck:
         """Blobs without producers have their values from the start, also where one is a part of another."""
         sources: dict[Blob, set[Blob]] = {root: set() for root in self._segments}
         for blob in graph.blobs:
-            if not blob.producers and self._where[blob].root in sources:
+            if not blob.producers and blob in self._where:
                 sources[self._where[blob].root].add(blob)
         for root, blobs in sources.items():
             self._segments[root] = [_Segment(self._where[blob], set(blobs)) for blob in blobs]
 
     def _overlapping(self, region: Region) -> list[_Segment]:
-        return [segment for segment in self._segments.get(region.root, ()) if segment.region.overlaps(region)]
+        return [segment for segment in self._segments[region.root] if segment.region.overlaps(region)]
 
     def _holding(self, op: Op, blob: Blob, region: Region) -> list[_Segment]:
         """The segments in which `op` finds the value of `blob` in `region`; complains of others that are in its way."""
@@ -224,15 +227,17 @@ class HazardCheck:
 
     def _read(self, op: Op) -> None:
         for blob in op.inputs:
-            for segment in self._holding(op, blob, self._where[blob]):
+            for segment in self._holding(op, blob, self._where[blob]) if blob in self._where else ():
                 segment.readers.append((op, blob))
 
     def _write(self, op: Op) -> None:
         for blob in op.outputs:
+            if blob not in self._where:
+                continue  # memory of its own
             region = self._where[blob]
-            segments = self._segments.get(region.root)
-            if segments is None or any(blob in segment.values for segment in segments):
-                continue  # memory of its own, or one more producer: the first has been checked for all of them
+            segments = self._segments[region.root]
+            if any(blob in segment.values for segment in segments):
+                continue  # one more producer: the first has been checked for all of them
             for segment in self._overlapping(region):
                 over = {value for value in segment.values if self._where[value].overlaps(region)}
                 self._keep_sources(blob, over)
@@ -245,10 +250,10 @@ class HazardCheck:
         """What a run starts from must be there for the next one (rule R6)."""
         for source in sorted(over, key=lambda value: value.index):
             if not source.producers and (source.consumers or source.persistent):
+                root, writer = self._where[blob].root.name, blob.producers[0][0].name
                 self.problems.append(
-                    f"buffer of blob {self._where[blob].root.name!r}: operator {blob.producers[0][0].name!r} writes it as "
-                    f"{blob.name!r}, but it holds {source.name!r}, which no operator writes again for the next run: "
-                    "give one of them memory of its own"
+                    f"buffer of blob {root!r}: operator {writer!r} writes it as {blob.name!r}, but it holds "
+                    f"{source.name!r}, which no operator writes anew for the next run: give one memory of its own"
                 )
 
     def _order(self, blob: Blob, segment: _Segment) -> None:
@@ -260,13 +265,14 @@ class HazardCheck:
                 for reader, read in segment.readers
                 if self._where[read].overlaps(self._where[blob]) and not (reader is op and self._in_place(op, slot))
             ]
-            self._complain(op, "writes", blob, [earlier for earlier in writers if not self._path(earlier, op)], "writes")
-            self._complain(op, "writes", blob, [earlier for earlier in readers if not self._path(earlier, op)], "reads")
+            for others, theirs in ((writers, "writes"), (readers, "reads")):
+                self._complain(op, "writes", blob, [other for other in others if not self._path(other, op)], theirs)
 
     def _in_place(self, op: Op, slot: int) -> bool:
         """Whether `op` may write output `slot` over its inputs: each of them is the same memory, or none of it."""
         output = self._where[op.outputs[slot]]
-        over = [self._where[blob] for blob in op.inputs if self._where[blob].overlaps(output)]
+        shared = [self._where[blob] for blob in op.inputs if blob in self._where]
+        over = [region for region in shared if region.overlaps(output)]
         return op.operation.in_place and slot == 0 and all(region == output for region in over)
 
     def _complain(self, op: Op, what: str, blob: Blob, others: Iterable[Op], theirs: str) -> None:

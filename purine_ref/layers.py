@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from purine_ref.errors import GraphError
+from purine_ref.errors import GraphError, ShapeError
 from purine_ref.graph import Blob
 from purine_ref.operation import Operation
 from purine_ref.ops import (
@@ -62,6 +62,9 @@ def conv(
     """
     height, width = (kernel, kernel) if isinstance(kernel, int) else kernel
     operation = Conv2d(stride=stride, pads=pad, groups=groups)
+    if len(x.shape) != 4 or x.shape[1] % groups:
+        expected = f"an input (N, C, H, W) with C a multiple of the {groups} groups"
+        raise ShapeError(f"layer {name!r}: expected {expected}, got {x.name!r} {x.tensor}")
     shape = (channels, x.shape[1] // groups, height, width)
     return _affine(x, operation, "conv", shape, activation, std, bias, rate, name)
 
@@ -92,6 +95,8 @@ def _affine(
     rate: float,
     name: str,
 ) -> Blob:
+    if not x.tensor.is_float:
+        raise ShapeError(f"layer {name!r}: expected an input of float32 or float64, got {x.name!r} {x.tensor}")
     graph = x.graph
     fan_in = math.prod(shape[1:])
     with graph.scope(name):
@@ -152,7 +157,7 @@ def lrn(x: Blob, *, n: int = 5, alpha: float = 1e-4, beta: float = 0.75, k: floa
 
 
 def dropout(x: Blob, *, ratio: float = 0.5, scale: str = "train", train: bool = True, name: str) -> Blob:
-    """{ x, mask } >> Dropout >> { y } in training, with a mask drawn by Bernoulli; { x } >> Dropout >> { y } in testing."""
+    """{ x, mask } >> Dropout >> { y } in training, with a mask by Bernoulli; { x } >> Dropout >> { y } in testing."""
     graph = x.graph
     operation = Dropout(ratio, scale, train)
     with graph.scope(name):

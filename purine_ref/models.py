@@ -79,7 +79,7 @@ def nin(
     dtype: str = "float32",
     train: bool = True,
 ) -> Graph:
-    """Network in network: blocks of a convolution and two 1x1 ones, dropout after each pool, a global average at the end.
+    """Network in network: blocks of a convolution and two 1x1 ones, dropout after pools, a global average at the end.
 
     The last block's last channels are the classes; their rate is a tenth (Purine's settings). They have no ReLU: a
     class whose scores it held at 0 would never learn again.
@@ -135,7 +135,7 @@ def googlenet(
     batch: int, *, image: Sequence[int] = (3, 224, 224), classes: int = 1000, with_lrn: bool = False,
     dtype: str = "float32", train: bool = True,
 ) -> Graph:
-    """GoogLeNet without auxiliary heads: 116 parameter tensors. Without LRN, as in Purine2's example, unless asked for."""
+    """GoogLeNet without auxiliary heads: 116 parameter tensors. Without LRN, as Purine2's example, unless asked for."""
     graph, x, label = _inputs("googlenet", batch, image, dtype)
     conv = partial(layers.conv, activation="relu", bias=0.2)
     x = conv(x, 64, kernel=7, stride=2, pad=3, name="conv1")
@@ -174,7 +174,10 @@ def autoencoder(
 
     With a `stage` of 1..n it is only that layer's own autoencoder: the layers before it encode, and it alone is to be
     trained, to reconstruct its input. Without, it is the whole. All stages share parameters by name.
+    Raises GraphError for another stage.
     """
+    if stage is not None and not 1 <= stage <= len(sizes):
+        raise GraphError(f"autoencoder: expected a stage from 1 to {len(sizes)}, got {stage}")
     graph = Graph("autoencoder")
     code = layers.flatten(graph.blob("x", (batch, *image), dtype), name="flat")
     widths = [code.shape[1], *sizes]

@@ -24,6 +24,24 @@ Box = tuple[tuple[int, int], ...]
 """A part of a tensor: start and stop per axis."""
 
 
+End = tuple[int, int] | None
+"""Where a dimension of an operation lies in one of its tensors: (axis, elements of that axis per index), or nowhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A dimension along which an operation can be cut into parts, of `extent` indices.
+
+    Index i of it is elements [i s, (i + 1) s) of axis a in the tensor whose end is (a, s). An input whose end is None is
+    needed whole by every part. An output whose end is None is a sum over the dimension: each part gives a partial sum.
+    """
+
+    name: str
+    extent: int
+    inputs: tuple[End, ...]
+    outputs: tuple[End, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Cost:
     """Work of one call: `flops` floating-point operations, and `bytes` read and written."""
@@ -144,6 +162,14 @@ class Operation:
         """FLOPs and bytes of one call; unless overridden, one FLOP per output element."""
         return Cost(sum(t.size for t in outputs), traffic(inputs, outputs))
 
+    def axes(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[Axis, ...]:
+        """The dimensions along which the operation can be cut; none, unless overridden."""
+        return ()
+
+    def part(self, axis: Axis, start: int, stop: int) -> Operation:
+        """The operation on indices `start` to `stop` of one of its `axes`; itself where no attribute depends on it."""
+        return self
+
     def boxes(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[Box, ...]:
         """Where it `rearranges`: the box, start and stop per axis of the whole, that each part holds, in their order.
 
@@ -235,6 +261,20 @@ class RandomOperation(Operation):
     stream: str
     shape: tuple[int, ...]
     window: tuple[tuple[int, ...], tuple[int, ...]] | None
+
+
+def elementwise_axes(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[Axis, ...]:
+    """The axes of an element-wise operation: every axis of output 0, in all tensors of its shape; others are whole."""
+    shape = outputs[0].shape
+    return tuple(
+        Axis(
+            f"axis{axis}",
+            extent,
+            tuple((axis, 1) if t.shape == shape else None for t in inputs),
+            tuple((axis, 1) if t.shape == shape else None for t in outputs),
+        )
+        for axis, extent in enumerate(shape)
+    )
 
 
 def traffic(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:

@@ -89,12 +89,12 @@ def _idle_pairs(graph: Graph) -> list[str]:
 
 def _flatten(graph: Graph, order: list[Op], views: dict[Blob, View], idle: set[Op], lost: set[Blob]) -> Plan:
     producers = [len(blob.producers) for blob in graph.blobs]
-    waiting = [sum(1 for blob in op.inputs if blob.producers) for op in graph.ops]
+    waiting = [len([blob for blob in op.inputs if blob.producers]) for op in graph.ops]
     return Plan(
         graph=graph,
-        order=tuple(op.index for op in order),
-        inputs=[tuple(blob.index for blob in op.inputs) for op in graph.ops],
-        outputs=[tuple(blob.index for blob in op.outputs) for op in graph.ops],
+        order=tuple([op.index for op in order]),
+        inputs=[tuple([blob.index for blob in op.inputs]) for op in graph.ops],
+        outputs=[tuple([blob.index for blob in op.outputs]) for op in graph.ops],
         producers=producers,
         consumers=[[op.index for op, _ in blob.consumers] for blob in graph.blobs],
         waiting=waiting,

@@ -240,7 +240,9 @@ def _read(archive: zipfile.ZipFile, size: int) -> Snapshot:
     header = _header(archive)
     entries = header["arrays"]
     expected = [HEADER, *(f"{entry['name']}.npy" for entry in entries)]
-    if [info.filename for info in members] != expected or len(set(expected)) < len(expected):
+    if len(set(expected)) < len(expected):
+        raise Refused(f"expected a header that lists every array once, got {_some(expected)}")
+    if [info.filename for info in members] != expected:
         raise Refused(f"expected the members {_some(expected)}, got {_some([info.filename for info in members])}")
     arrays = {entry["name"]: _array(archive, entry) for entry in entries}
     return Snapshot(arrays, **{name: header[name] for name in _COUNTERS}, extra=header["extra"])

@@ -151,11 +151,12 @@ class Trainer:
 
     def steps(self) -> Iterator[Step]:
         """Train until all stages have had their epochs; yields after every iteration, between which one may save."""
-        while self.position.stage < len(self.stages):
-            if self.position.epoch >= self.settings.epochs:
-                self.position = replace(self.position, stage=self.position.stage + 1, epoch=0, batch=0)
-            else:
+        while True:
+            while self.position.epoch < self.settings.epochs:
                 yield self._step()
+            if self.position.stage + 1 == len(self.stages):
+                return  # the position stays at the end of the last stage, from where a run for more epochs goes on
+            self.position = replace(self.position, stage=self.position.stage + 1, epoch=0, batch=0)
 
     def _step(self) -> Step:
         at = self.position
@@ -172,8 +173,7 @@ class Trainer:
 
     def evaluate(self) -> Evaluation:
         """Loss and accuracy of the stage just trained on the held-out images."""
-        stage = min(self.position.stage, len(self.stages) - 1)
-        executor = self._executor(stage, len(self.data.test_images), False)
+        executor = self._executor(self.position.stage, len(self.data.test_images), False)
         executor.feed(_batch(executor.graph, self.data.test_images, self.data.test_labels))
         executor.run()
         return Evaluation(*_results(executor))
@@ -183,7 +183,7 @@ class Trainer:
         held = {name: self.memory.get(name) for name in self._persistent}
         kept = {name: value for name, value in asdict(self.settings).items() if name in KEPT and name != "seed"}
         at = self.position
-        extra = {**kept, "stage": at.stage}
+        extra = {**kept, "stage": at.stage, "epochs": self.settings.epochs}
         return Snapshot(held, at.iteration, self.settings.seed, at.epoch, at.batch, extra)
 
     def close(self) -> None:
@@ -203,16 +203,25 @@ class Trainer:
             want = getattr(self.settings, name)
             if found.get(name) != want:
                 raise Refused(f"snapshot setting {name!r}: this run has {want!r}, the snapshot {found.get(name)!r}")
-        stage = found.get("stage")
-        if not isinstance(stage, int) or not 0 <= stage <= len(self.stages) or snapshot.position >= self.order.batches:
-            raise Refused(
-                f"snapshot is at stage {stage!r}, batch {snapshot.position}; this run has {len(self.stages)} stages "
-                f"of {self.order.batches} batches an epoch"
-            )
+        stage = self._checked_stage(snapshot)
         snapshot.matching({name: (blob.shape, blob.dtype) for name, blob in self._persistent.items()})
         for name, array in snapshot.arrays.items():
             self.memory.put(name, self._persistent[name].tensor, array)
         self.position = Position(stage, snapshot.epoch, snapshot.position, snapshot.iteration)
+
+    def _checked_stage(self, snapshot: Snapshot) -> int:
+        """The stage of a snapshot whose place this run passes. Raises Refused for another place."""
+        stage, epochs, most = snapshot.extra.get("stage"), snapshot.extra.get("epochs"), self.settings.epochs
+        if not isinstance(stage, int) or not 0 <= stage < len(self.stages) or snapshot.position >= self.order.batches:
+            raise Refused(
+                f"snapshot is at stage {stage!r}, batch {snapshot.position}; this run has {len(self.stages)} stages "
+                f"of {self.order.batches} batches an epoch"
+            )
+        if (snapshot.epoch, snapshot.position) > (most, 0):
+            raise Refused(f"snapshot is in epoch {snapshot.epoch + 1}; this run has {most}: give it more epochs")
+        if stage > 0 and epochs != most:
+            raise Refused(f"snapshot is of a run of {epochs!r} epochs a stage, at stage {stage}; this run has {most}")
+        return stage
 
     def _graph(self, stage: int, batch: int, train: bool) -> Graph:
         part = self.stages[stage]

@@ -18,7 +18,7 @@ def topological_order(graph: Graph) -> list[Op]:
     Raises CycleError, carrying a cycle's names, when there is one (rule R1).
     """
     missing = [len(blob.producers) for blob in graph.blobs]
-    waiting = [sum(1 for blob in op.inputs if blob.producers) for op in graph.ops]
+    waiting = [len([blob for blob in op.inputs if blob.producers]) for op in graph.ops]
     order = [op for op in graph.ops if waiting[op.index] == 0]
     for op in order:  # grows while it is walked: a queue without removals
         for blob in op.outputs:

@@ -1,6 +1,6 @@
 """Convolution, inner product, bias and pooling: public bug cases, and each one's kind beyond the one input.
 
-Families are drawn by hypothesis (shapes and a seed, never elements) and compared with `geometry_oracles`. Inputs are
+Families are drawn by hypothesis (shapes and a seed, never elements) and compared with `oracles.geometry`. Inputs are
 small integers wherever the operation can be exact, so that float32 and float64 are both compared bit for bit.
 """
 
@@ -15,7 +15,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-import geometry_oracles as oracle
+from oracles import geometry as oracle
 from purine_ref.errors import ShapeError
 from purine_ref.ops.convolution import Conv2d, convolved_size
 from purine_ref.ops.linear import Bias, BiasGradient, Linear
@@ -295,7 +295,7 @@ def test_op_02_average_pool_divides_alike_both_ways(case: Any, count: str, seed:
     # 36 is a multiple of every divisor from one to three by one to three, so that no quotient is rounded.
     dy = 36 * whole(y.shape, seed // 2, dtype)
     dx, total, divisors = np.zeros(shape), np.zeros(y.shape), np.ones(y.shape)
-    for at, place, divisor in oracle.average_terms(x, *window, count):
+    for at, place, divisor in oracle.average_terms(x.shape, *window, count):
         total[at] += x[place]
         divisors[at] = divisor
         dx[place] += dy[at] / divisor

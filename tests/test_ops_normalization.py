@@ -1,4 +1,4 @@
-"""LRN and its gradient: public bug cases, and each one's kind beyond the one input, against `geometry_oracles`."""
+"""LRN and its gradient: public bug cases, and each one's kind beyond the one input, against `oracles.geometry`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import geometry_oracles as oracle
+from oracles import geometry as oracle
 from purine_ref.errors import ShapeError
 from purine_ref.ops.normalization import LRN, LRNGradient
 from support import apply, backward

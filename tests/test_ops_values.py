@@ -130,10 +130,7 @@ def test_op_07_softmax_and_its_logarithm_along_any_axis(dtype: str, shape: list[
     want = np.array([softmax_row(row) for row in lists]).T
     [y], [log] = apply(Softmax(axis), x), apply(LogSoftmax(axis), x)
     near(np.moveaxis(y, axis, 0).reshape(shape[axis], -1), want)
-    logs = [
-        [float(v) - max(row) - math.log(math.fsum(math.exp(w - max(row)) for w in row)) for v in row]
-        for row in rows.tolist()
-    ]
+    logs = [[v - max(row) - math.log(math.fsum(math.exp(w - max(row)) for w in row)) for v in row] for row in lists]
     near(np.moveaxis(log, axis, 0).reshape(shape[axis], -1), np.array(logs).T)
     inner = (dy.astype("float64") * y).sum(axis, keepdims=True)
     near(apply(SoftmaxGradient(axis), dy, y)[0], y * (dy - inner), 8)

@@ -394,7 +394,7 @@ def test_a_member_that_is_there_twice_is_refused(tmp_path: Path) -> None:
     forge(path, lambda header, _: header["arrays"].append(header["arrays"][0]))
     with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
         archive.writestr("x.npy", archive.read("x.npy"))
-    with pytest.raises(Refused, match=r"^.*run\.npz: expected the members .*, x\.npy, got .*, x\.npy, x\.npy$"):
+    with pytest.raises(Refused, match=r"^.*run\.npz: expected a header that lists every array once, got .*x\.npy$"):
         load(path)
 
 
@@ -608,29 +608,34 @@ def test_dp_06_a_kill_at_every_step_of_save_leaves_the_old_or_the_new_snapshot(t
 
 
 SAVE_FOREVER = """
-    import itertools, sys
+    import itertools, os, sys
     import numpy as np
     from purine_ref.snapshot import Snapshot, save
 
+    def trace(frame, kind, argument):
+        os.write(1, b".")
+        return trace
+
     for k in itertools.count(1):
-        save(sys.argv[1], Snapshot({"x": np.full(200_000, float(k))}, k))
-        sys.stdout.write(f"{k}\\n")
-        sys.stdout.flush()
+        snapshot = Snapshot({"x": np.full(100_000, float(k))}, k)
+        sys.settrace(trace)
+        save(sys.argv[1], snapshot)
+        sys.settrace(None)
+        os.write(1, b"\\n")
 """
 
 
 @posix
 def test_dp_06_a_kill_from_outside_leaves_the_last_or_the_next_snapshot(tmp_path: Path) -> None:
-    """The process is killed after as many saves as are drawn; the kill falls somewhere in the following one."""
+    """The process writes a dot for each step and a line for each save, and is killed so many steps after the first."""
     path, rng = tmp_path / "run.npz", np.random.default_rng(6)
-    for count in rng.integers(1, 12, 4):
+    for count in rng.integers(1, 7000, 6):
         command = [sys.executable, "-c", textwrap.dedent(SAVE_FOREVER), str(path)]
         with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
-            lines = [process.stdout.readline() for _ in range(count)]
+            written = process.stdout.readline() + process.stdout.read(count)
             process.kill()
-            lines += process.stdout.readlines()
-        saved = int([line for line in lines if line.endswith(b"\n")][-1])
-        got = load(path)
+            written += process.stdout.read()
+        saved, got = written.count(b"\n"), load(path)
         assert got.iteration in (saved, saved + 1)
         assert (got.arrays["x"] == got.iteration).all()

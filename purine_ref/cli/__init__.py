@@ -1,12 +1,13 @@
 """The command `purine-ref`. Each subcommand is a module of its own; `main` turns what they raise into exit codes.
 
 Exit codes: 0 pass, 1 fail, 2 unknown or could not run, 64 wrong usage, 130 interrupted. Results go to the standard
-output, progress and errors to the standard error.
+output, errors to the standard error, progress to whichever is a terminal.
 """
 
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Sequence
 
 import click
@@ -52,6 +53,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except (PurineError, OSError) as error:
         click.echo(f"error: {error}", err=True)
+        return UNKNOWN
+    except SystemExit:  # click and rich end so when the reader of a pipe has gone, with a code that would say "fail"
+        return UNKNOWN
+    except Exception:  # Python would exit with 1, which says that results differ
+        traceback.print_exc()
         return UNKNOWN
 
 

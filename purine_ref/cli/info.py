@@ -20,20 +20,26 @@ from purine_ref.devices.cpu import blas_threads, limit_blas
 from purine_ref.models import MODELS
 from purine_ref.tensor import Location
 
+EPILOG = """\b
+Examples:
+  purine-ref info
+  purine-ref info --json -
+"""
 
-@click.command()
+
+@click.command(epilog=EPILOG)
 @seed_option
 @json_option
 def info(seed: int, json_file: str | None) -> int:
     """Versions, loops, devices, BLAS, cores."""
     start = time.perf_counter()
     facts = {**gather(), "seed": seed}
-    if json_file != "-":
-        table = Table(show_header=False)
-        for name, value in facts.items():
-            table.add_row(name.replace("_", " "), ", ".join(map(str, value)) if isinstance(value, list) else str(value))
-        output().print(table)
-    write_json(json_file, "info", "pass", {"executed": 1, "skipped": 0, "seconds": time.perf_counter() - start, **facts})
+    table = Table(show_header=False)
+    for name, value in facts.items():
+        table.add_row(name.replace("_", " "), ", ".join(map(str, value)) if isinstance(value, list) else str(value))
+    output(json_file).print(table)
+    counts = {"executed": 1, "skipped": 0, "seconds": time.perf_counter() - start}
+    write_json(json_file, "info", "pass", {**counts, **facts})
     return CODES["pass"]
 
 

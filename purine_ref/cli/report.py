@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import secrets
 from collections.abc import Callable, Mapping
@@ -20,15 +21,34 @@ CODES = {"pass": 0, "fail": 1, "unknown": 2}
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def output() -> Console:
-    """The console of results: the standard output, as wide as the terminal, or 100 columns in a pipe."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=100)
+def output_file(*names: str, help: str) -> Callable[[F], F]:
+    """An option that names a file to write at the end; a folder that is not there is found out at the start."""
+    return click.option(*names, type=click.Path(dir_okay=False, writable=True), callback=_in_a_folder, help=help)
 
 
-def progress_bar() -> Progress:
-    """A progress bar on the standard error, gone when done; silent where that is not a terminal."""
-    console = Console(stderr=True)
+def _in_a_folder(_: click.Context, parameter: click.Parameter, path: str | None) -> str | None:
+    if path is not None and not Path(path).parent.is_dir():
+        raise click.BadParameter(f"{path!r} is in a folder that is not there; make it first", param=parameter)
+    return path
+
+
+def output(json_file: str | None = None) -> Console:
+    """The console of results: the standard output, as wide as the terminal, or 100 columns in a pipe.
+
+    It is silent where `--json -` puts the object on the output instead.
+    """
+    silent = json_file == "-"
+    console = Console(highlight=False, quiet=silent)
+    return console if console.is_terminal else Console(highlight=False, quiet=silent, width=100)
+
+
+def progress_bar(results: Console) -> Progress:
+    """A progress bar, gone when done: above it the `results`, if they go to a terminal, else on the standard error.
+
+    Silent where neither is a terminal. Two consoles on one terminal would write into each other's lines.
+    """
+    shared = results.is_terminal and not results.quiet
+    console = results if shared else Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     return Progress(*columns, TextColumn("{task.fields[note]}"), console=console, transient=True,
                     disable=not console.is_terminal)  # fmt: skip
@@ -43,16 +63,20 @@ def seed_option(function: F) -> F:
 
 def json_option(function: F) -> F:
     """`--json FILE`."""
-    return click.option(
-        "--json", "json_file", type=click.Path(dir_okay=False), help="Write one JSON object there; - is the output."
-    )(function)
+    return output_file("--json", "json_file", help="Write one JSON object there; - is the output.")(function)
+
+
+def number(value: float | None) -> float | None:
+    """A number as JSON can hold it: None for infinities and NaN too."""
+    return value if value is not None and math.isfinite(value) else None
 
 
 def write_json(target: str | None, command: str, verdict: str, facts: Mapping[str, Any]) -> None:
     """Write the object that scripts read, beside and renamed; nothing when `target` is None."""
     if target is None:
         return
-    text = json.dumps({"schema": f"purine-ref/{command}/1", "verdict": verdict, **facts}, indent=2) + "\n"
+    whole = {"schema": f"purine-ref/{command}/1", "verdict": verdict, **facts}
+    text = json.dumps(whole, indent=2, allow_nan=False) + "\n"
     if target == "-":
         click.echo(text, nl=False)
         return

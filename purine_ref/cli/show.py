@@ -9,6 +9,7 @@ import click
 
 from purine_ref import models, view
 from purine_ref.cli.report import CODES, json_option, seed_option, write_json
+from purine_ref.gradients import backward
 from purine_ref.graph import Graph
 
 EPILOG = """\b
@@ -47,7 +48,7 @@ def build(model: str, part: str, batch: int, dtype: str) -> Graph:
         return models.training_graph(model, batch, dtype)
     graph = models.MODELS[model](batch, dtype=dtype)
     if part == "backward":
-        models.backward(graph["loss"])
+        backward(graph["loss"])
     return graph
 
 

@@ -8,10 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 import click
+from rich.console import Console
 from rich.progress import Progress, TaskID
 
 from purine_ref import snapshot as snapshots
-from purine_ref.cli.report import CODES, json_option, output, progress_bar, seed_option, write_json
+from purine_ref.cli.report import CODES, json_option, number, output, output_file, progress_bar, seed_option, write_json
 from purine_ref.training import DEFAULTS, Evaluation, Settings, Step, Trainer
 
 EPILOG = """\b
@@ -29,7 +30,7 @@ Examples:
 @click.option("--lr", type=float, help="Learning rate.")
 @click.option("--threads", type=click.IntRange(1, 1024), help="CPU workers; they do not change the result.")
 @click.option("--dtype", type=click.Choice(["float32", "float64"]))
-@click.option("--save", type=click.Path(dir_okay=False), help="Write a snapshot there after every epoch and at the end.")
+@output_file("--save", help="Write a snapshot there after every epoch and at the end.")
 @click.option("--resume", type=click.Path(exists=True, dir_okay=False), help="Go on from that snapshot.")
 @seed_option
 @json_option
@@ -45,25 +46,27 @@ def train(
     settings = replace(DEFAULTS[model], **{name: value for name, value in options.items() if value is not None})
     if not (math.isfinite(settings.lr) and settings.lr > 0):
         raise click.BadParameter(f"must be a number above 0, got {settings.lr}", param_hint="--lr")
+    console = output(json_file)
     snapshot = None if resume is None else snapshots.load(resume)
-    with Trainer(settings, snapshot) as trainer, progress_bar() as bar:
+    with Trainer(settings, snapshot) as trainer, progress_bar(console) as bar:
         task = bar.add_task(model, total=trainer.total, completed=trainer.position.iteration, note="")
         before = trainer.position.iteration
-        history = _train(trainer, bar, task, save)
+        history = _train(trainer, bar, task, save, console)
         result = trainer.evaluate()
         executed = trainer.position.iteration - before
     verdict = "unknown" if not executed else "pass" if math.isfinite(result.loss) else "fail"
-    if json_file != "-":
-        _print(settings, result, verdict, executed)
+    console.print(f"{settings.model}: {executed} iterations, {_note('held-out', *_pair(result))}")
+    console.print(f"verdict: {verdict}")
     facts = _facts(settings, result, executed, history, time.perf_counter() - start)
     write_json(json_file, "train", verdict, facts)
     return CODES[verdict]
 
 
-def _train(trainer: Trainer, bar: Progress, task: TaskID, save: str | None) -> list[dict[str, Any]]:
+def _train(
+    trainer: Trainer, bar: Progress, task: TaskID, save: str | None, console: Console
+) -> list[dict[str, Any]]:
     """Train to the end; returns the held-out loss and accuracy after each epoch."""
     history: list[dict[str, Any]] = []
-    console = output()
     for step in trainer.steps():
         bar.update(task, advance=1, note=_note(step.stage, step.loss, step.accuracy))
         if trainer.position.batch == 0:
@@ -87,13 +90,8 @@ def _note(name: str, loss: float, accuracy: float | None) -> str:
 
 
 def _epoch(step: Step, result: Evaluation) -> dict[str, Any]:
-    return {"stage": step.stage, "epoch": step.position.epoch + 1, "loss": result.loss, "accuracy": result.accuracy}
-
-
-def _print(settings: Settings, result: Evaluation, verdict: str, executed: int) -> None:
-    console = output()
-    console.print(f"{settings.model}: {executed} iterations, {_note('held-out', *_pair(result))}")
-    console.print(f"verdict: {verdict}")
+    facts = {"loss": number(result.loss), "accuracy": number(result.accuracy)}
+    return {"stage": step.stage, "epoch": step.position.epoch + 1, **facts}
 
 
 def _facts(
@@ -105,8 +103,8 @@ def _facts(
         "seconds": seconds,
         "model": settings.model,
         "epochs": settings.epochs,
-        "accuracy": result.accuracy,
-        "loss": result.loss,
+        "accuracy": number(result.accuracy),
+        "loss": number(result.loss),
         "seed": settings.seed,
         "batch": settings.batch,
         "lr": settings.lr,

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 import numpy as np
+from rich.console import Console
 from rich.table import Table
 
 from purine_ref.cli.report import CODES, json_option, output, progress_bar, seed_option, write_json
@@ -31,24 +32,19 @@ Examples:
 """
 
 
-class SchemeType(click.ParamType):
-    """A scheme as written, such as `threads:4`."""
-
-    name = "scheme"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Scheme:
-        """The scheme. Reports what is accepted instead when there is none of that name."""
-        try:
-            return value if isinstance(value, Scheme) else parse_scheme(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+def parse_schemes(_: click.Context, parameter: click.Parameter, texts: Sequence[str]) -> list[Scheme]:
+    """The schemes as written, such as `threads:4`. Raises BadParameter, with what is accepted, for another."""
+    try:
+        return [parse_scheme(text) for text in texts]
+    except ValueError as error:
+        raise click.BadParameter(str(error), param=parameter) from None
 
 
 @click.command(epilog=EPILOG)
 @click.option("--model", "models", type=click.Choice(list(MODELS)), multiple=True, default=DEFAULT_MODELS,
               show_default=True, help="Repeatable.")  # fmt: skip
-@click.option("--scheme", "schemes", type=SchemeType(), multiple=True, default=DEFAULT_SCHEMES, show_default=True,
-              help=f"Repeatable; one of {', '.join(scheme_forms())}.")  # fmt: skip
+@click.option("--scheme", "schemes", metavar="SCHEME", callback=parse_schemes, multiple=True, default=DEFAULT_SCHEMES,
+              show_default=True, help=f"Repeatable; one of {', '.join(scheme_forms())}.")  # fmt: skip
 @click.option("--dtype", "dtypes", type=click.Choice(DTYPES), multiple=True, default=DTYPES, show_default=True,
               help="Repeatable.")  # fmt: skip
 @click.option("--steps", type=click.IntRange(min=1), default=20, show_default=True, help="Update steps.")
@@ -70,8 +66,9 @@ def verify(
     all tensors after every update: outputs, gradients, histories, and parameters.
     """
     start = time.perf_counter()
+    console = output(json_file)
     rows: list[Comparison] = []
-    with progress_bar() as bar:
+    with progress_bar(console) as bar:
         task = bar.add_task("verify", total=len(models) * len(dtypes) * len(schemes) * steps, note="")
 
         def progress(row: Comparison) -> None:
@@ -81,8 +78,7 @@ def verify(
             for dtype in dtypes:
                 rows += compare(workload(model, dtype, batch, steps, seed), schemes, seed, progress)
     verdict = _verdict(rows)
-    if json_file != "-":
-        _print(rows, verdict)
+    _print(console, rows, verdict)
     facts = {
         "executed": sum(1 for row in rows if row.compared),
         "skipped": sum(1 for row in rows if not row.compared),
@@ -103,7 +99,10 @@ def workload(model: str, dtype: str, batch: int, steps: int, seed: int) -> Workl
     if graph["x"].shape[1:] != (1, 8, 8):
         return Workload(model, dtype, graph, lambda step: {**_drawn(graph, seed, step), RATE: rate}, steps)
     data = load_digits(dtype)
-    order = BatchOrder(len(data.train_images), batch, seed, drop_last=True)
+    images = len(data.train_images)
+    if batch > images:
+        raise click.BadParameter(f"there are {images} training images, got {batch}", param_hint="--batch")
+    order = BatchOrder(images, batch, seed, drop_last=True)
 
     def feeds(step: int) -> dict[str, Array]:
         indices = order.batch_indices(*order.place(step))
@@ -127,7 +126,7 @@ def _verdict(rows: Sequence[Comparison]) -> str:
     return "fail" if "fail" in verdicts else "pass" if verdicts == {"pass"} else "unknown"
 
 
-def _print(rows: Sequence[Comparison], verdict: str) -> None:
+def _print(console: Console, rows: Sequence[Comparison], verdict: str) -> None:
     table = Table(title="each scheme against the serial executor")
     for name, justify in (
         ("scheme", "left"),
@@ -139,11 +138,10 @@ def _print(rows: Sequence[Comparison], verdict: str) -> None:
         ("seconds", "right"),
         ("verdict", "left"),
     ):
-        table.add_column(name, justify=justify)  # type: ignore[arg-type]
+        table.add_column(name, justify=justify, no_wrap=justify == "left")  # type: ignore[arg-type]
     for row in rows:
         counts = (f"{row.operators:,}", f"{row.compared:,}", f"{row.differing:,}", f"{row.seconds:.2f}")
         table.add_row(row.scheme, row.model, row.dtype, *counts, row.verdict)
-    console = output()
     console.print(table)
     for row in rows:
         if row.first is not None:

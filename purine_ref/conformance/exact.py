@@ -60,7 +60,8 @@ def certify(graph: Graph, feeds: Mapping[str, Array], *, seed: int = 0) -> Certi
             problems.append(f"operator {op.name!r}: {op.operation!r} is not exact")
             break
         try:
-            results = _propagate(op, [values[blob] for blob in op.inputs], device_for(op.location).kernels(RunKey(seed)))
+            kernels = device_for(op.location).kernels(RunKey(seed))
+            results = _propagate(op, [values[blob] for blob in op.inputs], kernels)
         except OperatorError as error:
             problems.append(f"operator {op.name!r}: {error}")
             break
@@ -68,8 +69,9 @@ def certify(graph: Graph, feeds: Mapping[str, Array], *, seed: int = 0) -> Certi
             values[blob] = _added(values.get(blob), result)
     bits = {blob.name: _bits(value) for blob, value in values.items() if blob.tensor.is_float}
     for name, needed in bits.items():
-        if needed > INTEGER_BITS[graph[name].dtype]:
-            problems.append(f"blob {name!r} needs {needed:.1f} bits, {graph[name].dtype} has {INTEGER_BITS[graph[name].dtype]}")
+        dtype = graph[name].dtype
+        if needed > INTEGER_BITS[dtype]:
+            problems.append(f"blob {name!r} needs {needed:.1f} bits, {dtype} has {INTEGER_BITS[dtype]}")
     return Certificate(tuple(problems), bits)
 
 

@@ -28,7 +28,7 @@ _registered: dict[str, tuple[str, Parser]] = {}
 
 
 def register(form: str) -> Callable[[Parser], Parser]:
-    """Register a parser under its written form: `@register("threads:N")`. Raises ValueError for a name that is taken."""
+    """Register a parser under its written form: `@register("threads:N")`. Raises ValueError for a taken name."""
     name = form.partition(":")[0]
 
     def add(parser: Parser) -> Parser:
@@ -46,7 +46,7 @@ def scheme_forms() -> tuple[str, ...]:
 
 
 def parse_scheme(text: str) -> Scheme:
-    """The scheme that `text` names. Raises ValueError for an unknown name or a wrong argument, with what is accepted."""
+    """The scheme that `text` names. Raises ValueError, with what is accepted, for another name or argument."""
     name, _, argument = text.partition(":")
     if name not in _registered:
         raise ValueError(f"no scheme {text!r}; there are {', '.join(scheme_forms())}")

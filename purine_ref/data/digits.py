@@ -47,7 +47,7 @@ def held_out(classes: Bytes) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
 def _stored(path: Path) -> tuple[Bytes, Bytes]:
     """The stored pixels (1797, 8, 8) and labels (1797,). Raises Refused when the file is damaged or another."""
     try:
-        with np.load(path, allow_pickle=False) as members:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as members:
             pixels, classes = members["images"], members["labels"]
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise Refused(f"{path}: expected the embedded digits, got {error}; install the package again") from error

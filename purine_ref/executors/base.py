@@ -1,10 +1,10 @@
 """What every executor shares: binding, feeding and fetching, the states of a run, and how failures come out.
 
 An executor is idle, running, or closed. `run_async` makes it running, `sync` waits, raises what went wrong, and makes
-it idle again; `run` is both (rule R3). Fixed after construction: plan, binding, seed. Changing: the current `Run`, guarded
-by `_guard`; `_computing`, the operator that each thread computes, each thread writing its own entry; and `iteration`,
-which counts the runs that succeeded and keys random operations. How operators are started is the subclasses' only
-business: `_start`, `_wait`, `_halt` and `_stop`.
+it idle again; `run` is both (rule R3). Fixed after construction: plan, binding, seed. Changing: the current `Run`,
+guarded by `_guard`; `_computing`, the operator that each thread computes, each thread writing its own entry; and
+`iteration`, which counts the runs that succeeded and keys random operations. How operators are started is the
+subclasses' only business: `_start`, `_wait`, `_halt` and `_stop`.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ from purine_ref.tensor import Location
 
 
 class Run:
-    """One run: its schedule, its kernels, and the failures so far."""
+    """One run: its schedule, its kernels, and the failures so far. `starting` is held until `_start` has returned."""
 
     def __init__(self, schedule: Schedule, kernels: dict[Location, Kernels]) -> None:
         self.schedule = schedule
         self.kernels = kernels
         self.failures: list[BaseException] = []
+        self.starting = threading.Lock()
 
 
 class Executor(ABC):
@@ -77,16 +78,19 @@ class Executor(ABC):
 
     def run_async(self) -> None:
         """Start a run. Raises RuntimeError while one runs, after `close`, and in a forked child."""
-        binding = self._open_binding("run")
+        self._open_binding("run")  # not kept: an operator's error keeps this frame alive
         with self._guard:
             self._refuse_while_running("started again")
-            run = Run(Schedule(self.plan), binding.kernels(RunKey(self.seed, self.iteration)))
+            run = Run(Schedule(self.plan), self._bound.kernels(RunKey(self.seed, self.iteration)))
+            run.starting.acquire()
             self._run = run
         try:
             self._start(run)
         except BaseException:
             self._abandon(run)
             raise
+        finally:
+            run.starting.release()
 
     def sync(self) -> None:
         """Wait for the run that was started; at once if there is none. The executor can then run again.
@@ -99,7 +103,8 @@ class Executor(ABC):
         if run is None:
             return
         try:
-            self._wait(run)
+            with run.starting:  # an executor that computes in `_start` may be waited for on another thread
+                self._wait(run)
         except BaseException:  # an interrupt from the keyboard
             self._abandon(run)
             raise
@@ -139,10 +144,11 @@ class Executor(ABC):
     def _wait(self, run: Run) -> None:
         """Return when no operator of the run will start any more and none is running."""
 
-    def _halt(self) -> None:
-        """Start nothing more of the current run, and give operators that are computing a moment to end."""
+    def _halt(self) -> bool:
+        """Start nothing more, and give operators that are computing a moment; returns whether all have ended."""
+        return True
 
-    def _stop(self) -> None:
+    def _stop(self) -> None:  # noqa: B027  # most executors have nothing to end
         """Start nothing any more, and end what belongs to the executor."""
 
     def __enter__(self) -> Self:
@@ -168,7 +174,10 @@ class Executor(ABC):
                 binding.write(self.graph[name], array)
 
     def fetch(self, name: str) -> Array:
-        """A copy of a blob's array. Raises GraphError when it is not there or was overwritten, RuntimeError in a run."""
+        """A copy of a blob's array.
+
+        Raises GraphError when it is not there or was overwritten, RuntimeError while a run is going on.
+        """
         binding = self._open_binding("be fetched from")
         with self._guard:
             self._refuse_while_running("fetched from")
@@ -240,7 +249,8 @@ class Executor(ABC):
         self._refuse_fork(what)
         op = self._computing.get(threading.get_ident())
         if op is not None:
-            raise RuntimeError(f"executor of graph {self.graph.name!r} cannot be {what} from its own operator {op.name!r}")
+            own = f"its own operator {op.name!r}"
+            raise RuntimeError(f"executor of graph {self.graph.name!r} cannot be {what} from {own}")
 
     def _refuse_while_running(self, what: str) -> None:
         if self._run is not None:

@@ -16,6 +16,10 @@ from purine_ref.graph import Op
 from purine_ref.plan import Plan
 from purine_ref.schedule import ReadyQueue, Turn
 
+PATIENCE = 0.25
+"""Seconds of one sleep of the waiting thread. Python looks for signals before a thread sleeps and when it wakes: one
+that comes in between, such as an interrupt from the keyboard, is seen only when the sleep ends."""
+
 LaneKey = tuple[int, str] | None
 """(device, stream), or None for the pool of all CPUs."""
 
@@ -62,7 +66,8 @@ class Lanes:
     def wait(self, run: Run) -> None:
         """Sleep until no operator of the run computes and none will start."""
         with self.lock:
-            self._ended.wait_for(lambda: not self._busy(run))
+            while not self._ended.wait_for(lambda: not self._busy(run), PATIENCE):
+                pass  # look for signals, and sleep again
             if self._current is run:
                 self._current = None  # so that nobody keeps an ended run, and its errors, alive
 

@@ -164,7 +164,8 @@ class Binding:
     def write(self, blob: Blob, array: Array) -> None:
         """Fill a blob that no operator writes. Raises ShapeError for another shape or dtype, GraphError else."""
         if blob.producers:
-            raise GraphError(f"blob {blob.name!r} is written by operator {blob.producers[0][0].name!r}; feed a source blob")
+            writer = blob.producers[0][0].name
+            raise GraphError(f"blob {blob.name!r} is written by operator {writer!r}; feed a source blob")
         shape, dtype = tuple(getattr(array, "shape", ())), str(getattr(array, "dtype", type(array).__name__))
         if (shape, dtype) != (blob.shape, blob.dtype):
             raise ShapeError(f"blob {blob.name!r} takes {blob.dtype}{list(blob.shape)}, got {dtype}{list(shape)}")

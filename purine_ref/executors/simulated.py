@@ -33,7 +33,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """That `op` runs from `start` to `end`, in virtual seconds, in lane `lane` (a place, and a stream beyond the CPU)."""
+    """That `op` runs from `start` to `end`, in virtual seconds, in `lane` (a place, and a stream beyond the CPU)."""
 
     op: str
     lane: str
@@ -77,8 +77,7 @@ def simulate(
     running: list[tuple[float, int, int]] = []  # (end, number of the start, operator): a heap
     spans: list[Span] = []
     events: list[tuple[float, bool, int]] = []
-    now = 0.0
-    touched = list(free)
+    now, touched = 0.0, list(free)
     while True:
         for lane in touched:
             while free[lane] and (op_or_none := queues[lane].pop()) is not None:
@@ -100,11 +99,10 @@ def simulate(
 def _check_request(plan: Plan, seconds: Sequence[float], threads: int, ranks: Sequence[float] | None) -> None:
     if threads < 1:
         raise ValueError(f"simulate needs 1 thread or more, got {threads}")
-    require_one_each(plan, "ranks", seconds if ranks is None else ranks)
     require_one_each(plan, "seconds", seconds)
-    for op, time in zip(plan.graph.ops, seconds, strict=True):
-        if not time >= 0:
-            raise ValueError(f"seconds of operator {op.name!r} must be 0 or more, got {time}")
+    require_one_each(plan, "ranks", seconds if ranks is None else ranks)
+    if not all(time >= 0 for time in seconds):
+        raise ValueError(f"simulate needs seconds of 0 or more for graph {plan.graph.name!r}")
 
 
 def _lane(op: Op) -> str:
@@ -128,15 +126,15 @@ class Simulated(Executor):
         **keywords: Any,
     ) -> None:
         super().__init__(graph, **keywords)
-        rates = rates or Rates()
-        times = [rates.seconds(op) for op in graph.ops] if seconds is None else seconds
+        times = [(rates or Rates()).seconds(op) for op in graph.ops] if seconds is None else seconds
         self.timeline = simulate(self.plan, times, threads=threads, ranks=ranks)
         self._now = 0.0
         self._clock = lambda: self._now
 
     def _start(self, run: Run) -> None:
         """Walk the predicted starts and ends; an operator computes at its start, and releases others at its end."""
-        for self._now, is_start, op in self.timeline.events:
+        for at, is_start, op in self.timeline.events:
+            self._now = at
             if is_start:
                 error = self._execute(run, op)
             else:

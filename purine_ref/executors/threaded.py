@@ -17,7 +17,7 @@ from purine_ref.executors.lanes import Lane, Lanes
 from purine_ref.graph import Graph
 from purine_ref.schedule import order_ranks, require_one_each
 
-GRACE = 0.5
+GRACE = 0.25
 """Seconds that an interrupted or closing run waits for operators that are computing."""
 
 _log = logging.getLogger("purine_ref")
@@ -68,15 +68,16 @@ class Threaded(Executor):
     def _wait(self, run: Run) -> None:
         self._lanes.wait(run)
 
-    def _halt(self) -> None:
-        if not self._lanes.halt(GRACE):
+    def _halt(self) -> bool:
+        ended = self._lanes.halt(GRACE)
+        if not ended:
             _log.warning("graph %r: still computing after %s s: %s", self.graph.name, GRACE, self._busy_names())
+        return ended
 
     def _stop(self) -> None:
         self._lanes.close()
-        self._halt()
-        for worker in self._workers:
-            if worker not in self._computing_workers():
+        if self._halt():  # else the workers that still compute go when they have ended
+            for worker in self._workers:
                 worker.join()
 
     def _work(self, lane: Lane) -> None:

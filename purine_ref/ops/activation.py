@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from purine_ref.operation import Array, Cost, Kernels, Operation, Wiring, traffic
+from purine_ref.ops.elementwise import ElementwiseOperation
 from purine_ref.tensor import Tensor
 
 
-class _Activation(Operation):
+class _Activation(ElementwiseOperation):
     """{ x } >> Activation >> { y }, both of one shape; `flops` counts an exponential as one."""
 
     in_place = True

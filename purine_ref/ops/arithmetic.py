@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from purine_ref.operation import Array, Cost, Kernels, Operation, Wiring, traffic
+from purine_ref.operation import Array, Cost, Kernels, Wiring, traffic
 from purine_ref.ops.attributes import assign, number
+from purine_ref.ops.elementwise import ElementwiseOperation
 from purine_ref.ops.exactness import divided_quantum, keeps_exact, scaled_quantum
 from purine_ref.ops.shape import Identity
 from purine_ref.tensor import Tensor
 
 
-class _Additive(Operation):
+class _Additive(ElementwiseOperation):
     """{ x1, x2, ... } >> Additive >> { y }, one input or more, all of one shape and dtype."""
 
     def infer(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -96,7 +97,7 @@ class Mean(_Additive):
 
 
 @dataclass(frozen=True)
-class Mul(Operation):
+class Mul(ElementwiseOperation):
     """{ x1, x2 } >> Mul >> { y }
 
     All of one shape, floating point. y = x1 x2, element by element. Both may be the same blob: two edges (rule R2).
@@ -180,7 +181,7 @@ class WeightedSum(_Additive):
 
 
 @dataclass(frozen=True)
-class Scale(Operation):
+class Scale(ElementwiseOperation):
     """{ x } >> Scale >> { y }
 
     x and y: any shape, floating point. y = factor x.

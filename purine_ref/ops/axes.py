@@ -1,10 +1,14 @@
-"""Axes of tensors: checked, counted from the front, and cut. Pure functions that operations of this package call."""
+"""Axes of tensors: checked, counted from the front, and cut; and the axes along which operations can be cut.
+
+Pure functions, and one description, that operations of this package call from `infer`, `compute`, `axes` and `part`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from purine_ref.operation import Operation
+from purine_ref.operation import Axis, End, Operation
 from purine_ref.tensor import Tensor
 
 
@@ -40,3 +44,41 @@ def with_length(tensor: Tensor, axis: int, length: int) -> Tensor:
     shape = list(tensor.shape)
     shape[axis] = length
     return Tensor(tuple(shape), tensor.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class MeanAxis(Axis):
+    """An axis whose partial sums are divided by `divisor`: that of the whole, which a part alone does not see."""
+
+    divisor: int
+
+
+def mean_axes(axes: Iterable[Axis], divisor: int) -> tuple[Axis, ...]:
+    """`axes` of a mean that divides by `divisor`."""
+    return tuple(MeanAxis(axis.name, axis.extent, axis.inputs, axis.outputs, divisor) for axis in axes)
+
+
+def at(*axes: int | None) -> tuple[End, ...]:
+    """The ends at these axes of one tensor each, index by index; nowhere for None."""
+    return tuple(None if axis is None else (axis, 1) for axis in axes)
+
+
+def numbered(tensor: Tensor, but: int | None = None) -> dict[str, int]:
+    """The axes of `tensor` by name, "axis0" and so on, without `but`."""
+    return {f"axis{axis}": axis for axis in range(len(tensor.shape)) if axis != but}
+
+
+def common_axes(axes: Mapping[str, int], inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[Axis, ...]:
+    """The named axes of output 0 as axes of an operation all of whose tensors have them in common."""
+    return tuple(
+        Axis(name, outputs[0].shape[axis], at(axis) * len(inputs), at(axis) * len(outputs))
+        for name, axis in axes.items()
+    )
+
+
+def shape_of_part(shape: tuple[int, ...], end: End, start: int, stop: int) -> tuple[int, ...]:
+    """`shape` with indices `start` to `stop` of a dimension that lies at `end`; as it is where that is nowhere."""
+    if end is None:
+        return shape
+    axis, scale = end
+    return (*shape[:axis], (stop - start) * scale, *shape[axis + 1 :])

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from purine_ref.operation import Array, Cost, Kernels, Wiring, traffic
+from purine_ref.operation import Array, Axis, Cost, Kernels, Operation, Wiring, traffic
 from purine_ref.ops.attributes import Pads, Pair, assign, integer, pad_pairs, pair
+from purine_ref.ops.axes import shape_of_part
 from purine_ref.ops.product import ProductOperation
 from purine_ref.tensor import Tensor, as_shape
 
@@ -27,8 +28,22 @@ def convolved_size(size: int, kernel: int, stride: int, pad: Pair, dilation: int
     return (size + sum(pad) - dilation * (kernel - 1) - 1) // stride + 1
 
 
+class _Convolution(ProductOperation):
+    """What the three have in common."""
+
+    stride: int | Pair
+    pads: int | Pair | Pads
+    dilation: int | Pair
+    groups: int
+
+    def axes(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[Axis, ...]:
+        """n: the images; with one group also k and c: the output and the input channels."""
+        axes = super().axes(inputs, outputs)
+        return axes if self.groups == 1 else axes[:1]
+
+
 @dataclass(frozen=True)
-class Conv2d(ProductOperation):
+class Conv2d(_Convolution):
     """{ x, weight } >> Conv2d >> { y }
 
     Shapes: x (N, C, H, W), weight (K, C/groups, kh, kw), y (N, K, oh, ow), with oh and ow from `convolved_size`.
@@ -45,6 +60,7 @@ class Conv2d(ProductOperation):
     groups: int = 1
 
     loops = frozenset({"im2col"})
+    equation = "nc,kc->nk"
 
     def __post_init__(self) -> None:
         _settle(self)
@@ -78,7 +94,7 @@ class Conv2d(ProductOperation):
 
 
 @dataclass(frozen=True)
-class Conv2dDataGradient(ProductOperation):
+class Conv2dDataGradient(_Convolution):
     """{ dy, weight } >> Conv2dDataGradient >> { dx }
 
     Shapes: dy (N, K, oh, ow), weight (K, C/groups, kh, kw), dx = `shape` = (N, C, H, W).
@@ -95,6 +111,7 @@ class Conv2dDataGradient(ProductOperation):
     groups: int = 1
 
     loops = frozenset({"col2im"})
+    equation = "nk,kc->nc"
 
     def __post_init__(self) -> None:
         _settle(self, shape=as_shape(self.shape))
@@ -122,9 +139,13 @@ class Conv2dDataGradient(ProductOperation):
         """As many FLOPs as `Conv2d`; what `col2im` adds up is not counted again."""
         return _cost(inputs[0], inputs[1], inputs, outputs)
 
+    def part(self, axis: Axis, start: int, stop: int) -> Operation:
+        """To the part of `shape`."""
+        return replace(self, shape=shape_of_part(self.shape, axis.outputs[0], start, stop))
+
 
 @dataclass(frozen=True)
-class Conv2dWeightGradient(ProductOperation):
+class Conv2dWeightGradient(_Convolution):
     """{ dy, x } >> Conv2dWeightGradient >> { dweight }
 
     Shapes: dy (N, K, oh, ow), x (N, C, H, W), dweight (K, C/groups, kh, kw) with `kernel` = (kh, kw).
@@ -141,6 +162,7 @@ class Conv2dWeightGradient(ProductOperation):
     groups: int = 1
 
     loops = frozenset({"im2col"})
+    equation = "nk,nc->kc"
 
     def __post_init__(self) -> None:
         _settle(self, kernel=pair(self.kernel, f"{self.name} kernel"))
@@ -170,9 +192,6 @@ class Conv2dWeightGradient(ProductOperation):
     def cost(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Cost:
         """As many FLOPs as `Conv2d`; the sum over the images is not counted again."""
         return _cost(inputs[0], outputs[0], inputs, outputs)
-
-
-_Convolution = Conv2d | Conv2dDataGradient | Conv2dWeightGradient
 
 
 def _settle(operation: _Convolution, **attributes: object) -> None:

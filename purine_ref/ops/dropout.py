@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from purine_ref.operation import Array, Kernels, Operation, Wiring
+from purine_ref.operation import Array, Kernels, Wiring
 from purine_ref.ops.attributes import assign, choice, number
+from purine_ref.ops.elementwise import ElementwiseOperation
 from purine_ref.ops.exactness import keeps_exact, scaled_quantum
 from purine_ref.tensor import Tensor
 
@@ -15,7 +16,7 @@ SCALES = ("train", "test")
 
 
 @dataclass(frozen=True)
-class Dropout(Operation):
+class Dropout(ElementwiseOperation):
     """{ x, mask } >> Dropout >> { y } in training, { x } >> Dropout >> { y } in testing (`train=False`)
 
     x, mask and y: any one shape and dtype; the mask holds 0 (dropped) and 1 (kept). With keep = 1 - ratio:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from purine_ref.operation import Array, Cost, Kernels, Operation, Wiring, traffic
+from purine_ref.operation import Array, Axis, Cost, Kernels, Operation, Wiring, traffic
 from purine_ref.ops.attributes import assign, integer
-from purine_ref.ops.axes import front_axis
+from purine_ref.ops.axes import at, front_axis, shape_of_part
 from purine_ref.ops.product import ProductOperation
 from purine_ref.ops.shape import Identity
 from purine_ref.tensor import Tensor, as_shape
@@ -23,6 +23,8 @@ class Linear(ProductOperation):
 
     Raises ShapeError unless weight has two axes and its second is what x flattens to.
     """
+
+    equation = "ni,oi->no"
 
     def infer(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """y, of x's dtype. Raises ShapeError where the class says."""
@@ -61,6 +63,8 @@ class LinearDataGradient(ProductOperation):
 
     shape: tuple[int, ...]
 
+    equation = "no,oi->ni"
+
     def __post_init__(self) -> None:
         assign(self, shape=as_shape(self.shape))
 
@@ -82,6 +86,10 @@ class LinearDataGradient(ProductOperation):
         """As many FLOPs as `Linear`."""
         return _cost(inputs[0], inputs[1], inputs, outputs)
 
+    def part(self, axis: Axis, start: int, stop: int) -> Operation:
+        """To the part of `shape`."""
+        return replace(self, shape=shape_of_part(self.shape, axis.outputs[0], start, stop))
+
 
 @dataclass(frozen=True)
 class LinearWeightGradient(ProductOperation):
@@ -92,6 +100,8 @@ class LinearWeightGradient(ProductOperation):
 
     Raises ShapeError unless dy has two axes and as many samples as x.
     """
+
+    equation = "no,ni->oi"
 
     def infer(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """dweight, of dy's dtype. Raises ShapeError where the class says."""
@@ -160,6 +170,10 @@ class Bias(Operation):
         if wiring.wants[1]:
             wiring.add(BiasGradient(self.axis), [wiring.gradient(0)], [1])
 
+    def axes(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[Axis, ...]:
+        """Every axis of x; the bias lies along its own."""
+        return tuple(Axis(name, length, at(x, bias), at(x)) for name, length, x, bias in _ends(self, inputs[0]))
+
 
 @dataclass(frozen=True)
 class BiasGradient(Operation):
@@ -198,6 +212,10 @@ class BiasGradient(Operation):
         """An addition per element of dy."""
         return Cost(inputs[0].size, traffic(inputs, outputs))
 
+    def axes(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[Axis, ...]:
+        """Every axis of dy; all but that of the bias are summed over."""
+        return tuple(Axis(name, length, at(dy), at(bias)) for name, length, dy, bias in _ends(self, inputs[0]))
+
 
 def _output_shape(op: Operation, x: tuple[int, ...], weight: tuple[int, ...]) -> tuple[int, ...]:
     """Shape of y = Linear(x, weight); raises ShapeError for whatever does not fit."""
@@ -220,3 +238,9 @@ def _cost(x: Tensor, weight: Tensor, inputs: Sequence[Tensor], outputs: Sequence
 def _axis(op: Bias | BiasGradient) -> int:
     """The axis as a Python integer; negative ones count from the last axis."""
     return integer(op.axis, f"{op.name} axis")
+
+
+def _ends(op: Bias | BiasGradient, x: Tensor) -> list[tuple[str, int, int, int | None]]:
+    """For each axis of x its name, its length, itself, and the axis of the bias that it is."""
+    own = front_axis(op, op.axis, x)
+    return [(f"axis{axis}", length, axis, 0 if axis == own else None) for axis, length in enumerate(x.shape)]

@@ -7,12 +7,13 @@ loss of an empty batch is 0, and so is its gradient.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from purine_ref.errors import OperatorError
-from purine_ref.operation import Array, Cost, Kernels, Operation, Wiring, traffic
-from purine_ref.ops.attributes import choice
+from purine_ref.operation import Array, Axis, Cost, Kernels, Operation, Wiring, elementwise_axes, traffic
+from purine_ref.ops.attributes import assign, choice, integer
+from purine_ref.ops.axes import MeanAxis, at, mean_axes
 from purine_ref.ops.exactness import divided_quantum
 from purine_ref.ops.softmax import exponentials
 from purine_ref.tensor import Tensor
@@ -32,12 +33,61 @@ def check_labels(operation: Operation, xp: Any, label: Array, valid: Array, clas
 
 
 @dataclass(frozen=True)
-class _CrossEntropy(Operation):
-    reduction: str = "mean"
-    ignore: int | None = None
+class SampleMean(Operation):
+    """The base of operations that may divide by a number of samples.
+
+    `samples` is that number where a call sees only a part of them; None stands for those that the call sees.
+    """
+
+    samples: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
+        if self.samples is not None:
+            assign(self, samples=integer(self.samples, f"{self.name} samples", 0))
+
+    def part(self, axis: Axis, start: int, stop: int) -> Operation:
+        """A mean divides by the samples of the whole."""
+        return replace(self, samples=axis.divisor) if isinstance(axis, MeanAxis) else self
+
+    def mean_divisor(self, seen: int) -> int:
+        """What a mean over `seen` samples divides by; 1 where there is none."""
+        return max(seen if self.samples is None else self.samples, 1)
+
+
+@dataclass(frozen=True)
+class _Loss(SampleMean):
+    reduction: str = "mean"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         choice(self.reduction, f"{self.name} reduction", REDUCTIONS)
+
+    def _divisor(self, seen: int) -> int:
+        return self.mean_divisor(seen) if self.reduction == "mean" else 1
+
+    def _divided_axes(self, axes: tuple[Axis, ...], seen: int) -> tuple[Axis, ...]:
+        return mean_axes(axes, self._divisor(seen)) if self.reduction == "mean" else axes
+
+
+@dataclass(frozen=True)
+class _CrossEntropy(_Loss):
+    ignore: int | None = None
+
+    def axes(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[Axis, ...]:
+        """n: the batch; and what follows the classes. The loss is a sum over them.
+
+        None for a mean that ignores a label, unless `samples` is given: how many count is not known beforehand.
+        """
+        if self.reduction == "mean" and self.ignore is not None and self.samples is None:
+            return ()
+        logits, label = inputs[-2:]
+        whole = at(*(None for _ in inputs[:-2]))
+        axes = []
+        for place, extent in enumerate(label.shape):
+            axis = place + 1 if place else 0
+            result = axis if outputs[0].shape == logits.shape else None
+            axes.append(Axis(f"axis{axis}" if axis else "n", extent, (*whole, *at(axis, place)), at(result)))
+        return self._divided_axes(tuple(axes), label.size)
 
     def _require_logits_and_label(self, logits: Tensor, label: Tensor) -> None:
         self.require_float(logits, "logits")
@@ -53,9 +103,6 @@ class _CrossEntropy(Operation):
         rows = xp.moveaxis(logits, 1, -1)[valid]
         return valid.reshape(-1), rows, label[valid]
 
-    def _divisor(self, samples: int) -> int:
-        return max(samples, 1) if self.reduction == "mean" else 1
-
 
 @dataclass(frozen=True)
 class SoftmaxCrossEntropy(_CrossEntropy):
@@ -64,6 +111,7 @@ class SoftmaxCrossEntropy(_CrossEntropy):
     logits (N, K) or (N, K, ...), floating point; label (N) or (N, ...), int64, 0..K-1; loss (), as the logits.
     loss = sum over samples of log sum_k exp(logits_k - m) - (logits_label - m), with m the sample's largest logit.
     `reduction="mean"` divides by the number of samples that count. A sample whose label is `ignore` does not count.
+    `samples`: see SampleMean.
     """
 
     def infer(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -83,7 +131,7 @@ class SoftmaxCrossEntropy(_CrossEntropy):
     def gradient(self, wiring: Wiring) -> None:
         """{ dloss, logits, label } >> SoftmaxCrossEntropyGradient >> { dlogits }"""
         if wiring.wants[0]:
-            operation = SoftmaxCrossEntropyGradient(self.reduction, self.ignore)
+            operation = SoftmaxCrossEntropyGradient(self.reduction, self.ignore, samples=self.samples)
             wiring.add(operation, [wiring.gradient(0), *wiring.inputs], [0])
 
     def cost(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Cost:
@@ -125,19 +173,19 @@ class SoftmaxCrossEntropyGradient(_CrossEntropy):
 
 
 @dataclass(frozen=True)
-class _Squared(Operation):
-    reduction: str = "mean"
-
-    def __post_init__(self) -> None:
-        choice(self.reduction, f"{self.name} reduction", REDUCTIONS)
-
+class _Squared(_Loss):
     @property
     def exact(self) -> bool:
         """Exact; a mean over a batch that is no power of two is refused by `quantum`, which knows the batch."""
         return True
 
-    def _divisor(self, batch: int) -> int:
-        return max(batch, 1) if self.reduction == "mean" else 1
+    def axes(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[Axis, ...]:
+        """Every axis of x. The loss is a sum over them."""
+        x = inputs[-1]
+        axes = elementwise_axes(inputs, (x,))
+        if outputs[0].shape != x.shape:
+            axes = tuple(replace(axis, outputs=at(None)) for axis in axes)
+        return self._divided_axes(axes, x.shape[0])
 
     def _divided(self, quantum: int, x: Tensor) -> tuple[int, ...]:
         return (divided_quantum(self, quantum, self._divisor(x.shape[0]), "batch in a mean"),)
@@ -148,7 +196,8 @@ class SquaredError(_Squared):
     """{ x, target } >> SquaredError >> { loss }
 
     x and target: (N, ...), floating point, of one shape; loss (). loss = sum of (x - target)^2 / 2 over all elements;
-    `reduction="mean"` divides by the batch N, not by the number of elements (the EuclideanLoss of Caffe).
+    `reduction="mean"` divides by the batch N, not by the number of elements (the EuclideanLoss of Caffe). `samples`:
+    see SampleMean.
     """
 
     def infer(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -172,7 +221,7 @@ class SquaredError(_Squared):
         """{ dloss, x, target } >> SquaredErrorGradient >> { dx }, and with the sign -1 to the target."""
         for index, sign in enumerate((1, -1)):
             if wiring.wants[index]:
-                operation = SquaredErrorGradient(self.reduction, sign)
+                operation = SquaredErrorGradient(self.reduction, sign, samples=self.samples)
                 wiring.add(operation, [wiring.gradient(0), *wiring.inputs], [index])
 
     def cost(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Cost:

@@ -5,24 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from purine_ref.operation import Array, Cost, Kernels, Operation, traffic
+from purine_ref.operation import Array, Axis, Cost, Kernels, traffic
 from purine_ref.ops.attributes import assign, integer
-from purine_ref.ops.loss import check_labels
+from purine_ref.ops.axes import at, mean_axes
+from purine_ref.ops.loss import SampleMean, check_labels
 from purine_ref.tensor import Tensor
 
 
 @dataclass(frozen=True)
-class TopKAccuracy(Operation):
+class TopKAccuracy(SampleMean):
     """{ logits, label } >> TopKAccuracy >> { accuracy }
 
     logits (N, K), floating point; label (N), int64, 0..K-1; accuracy (), as the logits. The share of samples whose
     label is among the `k` largest logits; of equal logits the lower class comes first. A NaN comes before every
-    number, and a label whose own logit is NaN is never right. The accuracy of an empty batch is 0.
+    number, and a label whose own logit is NaN is never right. The accuracy of an empty batch is 0. `samples`: see
+    SampleMean.
     """
 
     k: int = 1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         assign(self, k=integer(self.k, f"{self.name} k", 1))
 
     def differentiable(self, index: int) -> bool:
@@ -49,7 +52,12 @@ class TopKAccuracy(Operation):
         tied_later = (logits == own) & (xp.arange(logits.shape[1]) >= label[:, None])
         before = ~((logits < own) | tied_later)
         hits = (before.sum(axis=1) < self.k).sum()
-        outputs[0][...] = hits / max(len(label), 1)
+        outputs[0][...] = hits / self.mean_divisor(len(label))
+
+    def axes(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[Axis, ...]:
+        """n: the batch; the share of the whole is the sum of the parts' shares of the whole."""
+        batch = inputs[1].shape[0]
+        return mean_axes([Axis("n", batch, at(0, 0), at(None))], self.mean_divisor(batch))
 
     def cost(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Cost:
         """Per logit: three comparisons and an addition."""

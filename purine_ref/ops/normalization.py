@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from purine_ref.operation import Array, Cost, Kernels, Operation, Wiring, traffic
+from purine_ref.operation import Array, Axis, Cost, Kernels, Operation, Wiring, traffic
 from purine_ref.ops.attributes import assign, integer, number
+from purine_ref.ops.axes import common_axes, numbered
 from purine_ref.tensor import Tensor
 
 
+class _AcrossChannels(Operation):
+    """An operation in which an element depends on others of the same place, in other channels."""
+
+    def axes(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[Axis, ...]:
+        """Every axis but that of the channels."""
+        return common_axes(numbered(outputs[0], but=1), inputs, outputs)
+
+
 @dataclass(frozen=True)
-class LRN(Operation):
+class LRN(_AcrossChannels):
     """{ x } >> LRN >> { y }
 
     Shapes: x (N, C, ...), y as x.
@@ -53,7 +62,7 @@ class LRN(Operation):
 
 
 @dataclass(frozen=True)
-class LRNGradient(Operation):
+class LRNGradient(_AcrossChannels):
     """{ dy, x } >> LRNGradient >> { dx }
 
     Shapes: dy, x and dx (N, C, ...).

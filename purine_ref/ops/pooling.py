@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from purine_ref.operation import Array, Cost, Kernels, Operation, Wiring, traffic
+from purine_ref.operation import Array, Axis, Cost, Kernels, Operation, Wiring, traffic
 from purine_ref.ops.attributes import Pads, Pair, assign, choice, is_power_of_two, pad_pairs, pair
+from purine_ref.ops.axes import common_axes, shape_of_part
 from purine_ref.ops.exactness import divided_quantum
 from purine_ref.tensor import Tensor, as_shape
 
@@ -39,8 +40,16 @@ def window_lengths(size: int, kernel: int, stride: int, pad: Pair, rounding: str
     return tuple(min(start + kernel, high) - max(start, low) for start in starts)
 
 
+class _PlaneOperation(Operation):
+    """An operation on each image and channel alone."""
+
+    def axes(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[Axis, ...]:
+        """n: the images; c: the channels."""
+        return common_axes({"n": 0, "c": 1}, inputs, outputs)
+
+
 @dataclass(frozen=True)
-class MaxPool2d(Operation):
+class MaxPool2d(_PlaneOperation):
     """{ x } >> MaxPool2d >> { y, index }
 
     Shapes: x (N, C, H, W), y (N, C, oh, ow) and index as y, int64, with oh and ow from `pooled_size`.
@@ -89,7 +98,7 @@ class MaxPool2d(Operation):
 
 
 @dataclass(frozen=True)
-class MaxPool2dGradient(Operation):
+class MaxPool2dGradient(_PlaneOperation):
     """{ dy, index } >> MaxPool2dGradient >> { dx }
 
     Shapes: dy and index (N, C, oh, ow), index int64, dx = `shape` = (N, C, H, W).
@@ -127,13 +136,17 @@ class MaxPool2dGradient(Operation):
         (dy, index), (dx,) = inputs, outputs
         dx[...] = kernels.max_pool_scatter(dy, index, dx.shape)
 
+    def part(self, axis: Axis, start: int, stop: int) -> Operation:
+        """To the part of `shape`."""
+        return replace(self, shape=shape_of_part(self.shape, axis.outputs[0], start, stop))
+
     def cost(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Cost:
         """An addition per element of dy."""
         return Cost(inputs[0].size, traffic(inputs, outputs))
 
 
 @dataclass(frozen=True)
-class AveragePool2d(Operation):
+class AveragePool2d(_PlaneOperation):
     """{ x } >> AveragePool2d >> { y }
 
     Shapes: x (N, C, H, W), y (N, C, oh, ow), with oh and ow from `pooled_size`.
@@ -186,7 +199,7 @@ class AveragePool2d(Operation):
 
 
 @dataclass(frozen=True)
-class AveragePool2dGradient(Operation):
+class AveragePool2dGradient(_PlaneOperation):
     """{ dy } >> AveragePool2dGradient >> { dx }
 
     Shapes: dy (N, C, oh, ow), dx = `shape` = (N, C, H, W).
@@ -226,6 +239,10 @@ class AveragePool2dGradient(Operation):
         (dy,), (dx,) = inputs, outputs
         dx[...] = kernels.average_pool_scatter(dy, dx.shape, self.kernel, self.stride, self.pads, self.count)
 
+    def part(self, axis: Axis, start: int, stop: int) -> Operation:
+        """To the part of `shape`."""
+        return replace(self, shape=shape_of_part(self.shape, axis.outputs[0], start, stop))
+
     def cost(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Cost:
         """For each element of dy, a division, and an addition per element of its window."""
         return Cost(inputs[0].size * (1 + math.prod(pair(self.kernel, "kernel"))), traffic(inputs, outputs))
@@ -236,7 +253,7 @@ class AveragePool2dGradient(Operation):
 
 
 @dataclass(frozen=True)
-class GlobalAveragePool2d(Operation):
+class GlobalAveragePool2d(_PlaneOperation):
     """{ x } >> GlobalAveragePool2d >> { y }
 
     Shapes: x (N, C, H, W), y (N, C, 1, 1).
@@ -278,7 +295,7 @@ class GlobalAveragePool2d(Operation):
 
 
 @dataclass(frozen=True)
-class GlobalAveragePool2dGradient(Operation):
+class GlobalAveragePool2dGradient(_PlaneOperation):
     """{ dy } >> GlobalAveragePool2dGradient >> { dx }
 
     Shapes: dy (N, C, 1, 1), dx = `shape` = (N, C, H, W).
@@ -310,6 +327,10 @@ class GlobalAveragePool2dGradient(Operation):
         """Spread dy over the plane."""
         (dy,), (dx,) = inputs, outputs
         dx[...] = dy / _plane(self, dx.shape)
+
+    def part(self, axis: Axis, start: int, stop: int) -> Operation:
+        """To the part of `shape`."""
+        return replace(self, shape=shape_of_part(self.shape, axis.outputs[0], start, stop))
 
     def cost(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Cost:
         """A division per element of dy."""

@@ -11,10 +11,12 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from operator import add
 
-from purine_ref.operation import Array, Cost, Kernels, Operation, RandomOperation, traffic
+from purine_ref.operation import Array, Axis, Cost, Kernels, Operation, RandomOperation, elementwise_axes, traffic
 from purine_ref.ops.attributes import assign, integer, number
+from purine_ref.ops.axes import shape_of_part
 from purine_ref.tensor import Tensor, as_shape
 
 Window = tuple[tuple[int, ...], tuple[int, ...]]
@@ -61,13 +63,28 @@ class _Draw(RandomOperation):
         """Per element: about 30 integer operations for a word, counted as FLOPs."""
         return Cost(30 * outputs[0].size, traffic(inputs, outputs))
 
+    def axes(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[Axis, ...]:
+        """Every axis."""
+        return elementwise_axes(inputs, outputs)
+
+    def part(self, axis: Axis, start: int, stop: int) -> Operation:
+        """The part of `shape`, in a window that shows where in the undivided tensor it lies."""
+        undivided, first = self._placed()
+        offset = shape_of_part((0,) * len(first), axis.outputs[0], 0, start)
+        window = (undivided, tuple(map(add, first, offset)))
+        return replace(self, shape=shape_of_part(self.shape, axis.outputs[0], start, stop), window=window)
+
+    def _placed(self) -> Window:
+        """The window; that of a draw without one is the whole."""
+        return self.window or (self.shape, (0,) * len(self.shape))
+
     def _words(self, kernels: Kernels, per_element: int = 1) -> Array:
         """The words of every element of `shape`, and `per_element` of them on one more axis at the end.
 
         The words of all undivided rows that the window meets are one range of the sequence: it is drawn whole, and
         the window is cut out of it along the inner axes.
         """
-        undivided, start = self.window or (self.shape, (0,) * len(self.shape))
+        undivided, start = self._placed()
         block = (*self.shape[:1], *undivided[1:])
         first = math.prod(undivided[1:]) * sum(start[:1]) * per_element
         key = kernels.key
@@ -188,6 +205,14 @@ class Constant(Operation):
     def cost(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Cost:
         """No FLOP; what is written."""
         return Cost(0, traffic(inputs, outputs))
+
+    def axes(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[Axis, ...]:
+        """Every axis."""
+        return elementwise_axes(inputs, outputs)
+
+    def part(self, axis: Axis, start: int, stop: int) -> Operation:
+        """The part of `shape`."""
+        return replace(self, shape=shape_of_part(self.shape, axis.outputs[0], start, stop))
 
     def magnitude(
         self, kernels: Kernels, inputs: Sequence[Array], bounds: Sequence[Array], outputs: Sequence[Array]

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from purine_ref.operation import Array, Cost, Kernels, Operation, Wiring, traffic
+from purine_ref.operation import Array, Axis, Cost, Kernels, Operation, Wiring, traffic
 from purine_ref.ops.arithmetic import Scale
-from purine_ref.ops.attributes import assign, number
-from purine_ref.ops.axes import front_axes
+from purine_ref.ops.attributes import assign, integer, number
+from purine_ref.ops.axes import MeanAxis, at, front_axes, mean_axes, shape_of_part
 from purine_ref.ops.exactness import divided_quantum, keeps_exact, scaled_quantum
 from purine_ref.tensor import Tensor, as_shape
 
@@ -30,11 +30,11 @@ def sum_over(xp: Any, x: Array, axes: Sequence[int]) -> Array:
 
 @dataclass(frozen=True)
 class _Reduction(Operation):
-    axes: tuple[int, ...] | None = None
+    over: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        if self.axes is not None:
-            assign(self, axes=as_shape(self.axes))
+        if self.over is not None:
+            assign(self, over=as_shape(self.over))
 
     @property
     def exact(self) -> bool:
@@ -45,7 +45,7 @@ class _Reduction(Operation):
         """The axes that stay. Raises ShapeError unless x is floating point and has the axes, each named once."""
         self.require_inputs(inputs, "x")
         self.require_float(inputs[0], "x")
-        axes = front_axes(self, self.axes, inputs[0])
+        axes = front_axes(self, self.over, inputs[0])
         shape = tuple(length for axis, length in enumerate(inputs[0].shape) if axis not in axes)
         return (Tensor(shape, inputs[0].dtype),)
 
@@ -53,14 +53,19 @@ class _Reduction(Operation):
         """One addition per element of x."""
         return Cost(inputs[0].size, traffic(inputs, outputs))
 
+    def axes(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[Axis, ...]:
+        """Every axis of x; those that do not stay are summed over."""
+        places = _places(len(inputs[0].shape), front_axes(self, self.over, inputs[0]))
+        return tuple(Axis(f"axis{x}", inputs[0].shape[x], at(x), at(y)) for x, y in enumerate(places))
+
     def _sum(self, kernels: Kernels, x: Array) -> Array:
-        axes = range(x.ndim) if self.axes is None else sorted(axis % x.ndim for axis in self.axes)
+        axes = range(x.ndim) if self.over is None else sorted(axis % x.ndim for axis in self.over)
         return sum_over(kernels.xp, x, axes)
 
     def _broadcast(self, wiring: Wiring, factor: float) -> None:
         if wiring.wants[0]:
             x = wiring.inputs[0].tensor
-            operation = BroadcastTo(x.shape, front_axes(self, self.axes, x), factor)
+            operation = BroadcastTo(x.shape, front_axes(self, self.over, x), factor)
             wiring.add(operation, [wiring.gradient(0)], [0])
 
 
@@ -68,7 +73,7 @@ class _Reduction(Operation):
 class ReduceSum(_Reduction):
     """{ x } >> ReduceSum >> { y }
 
-    x: any shape, floating point; y: x's shape without `axes` (all of them for None). y = sum of x over `axes`.
+    x: any shape, floating point; y: x's shape without the axes in `over`, None for all of them. y = sum of x over them.
     """
 
     def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
@@ -84,39 +89,61 @@ class ReduceSum(_Reduction):
 class ReduceMean(_Reduction):
     """{ x } >> ReduceMean >> { y }
 
-    x: any shape, floating point; y: x's shape without `axes` (all of them for None). y = sum of x over `axes`, divided
-    by the number of elements in each sum; 0 where that number is 0.
+    x: any shape, floating point; y: x's shape without the axes in `over`, None for all of them. y = sum of x over them,
+    divided by the number of elements in each sum; 0 where that number is 0. `count` is that number where x is only a
+    part of what the mean is of.
     """
+
+    count: int | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.count is not None:
+            assign(self, count=integer(self.count, f"{self.name} count", 1))
 
     def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """Sum in float64, then divide."""
         x, y = inputs[0], outputs[0]
-        y[...] = self._sum(kernels, x) / _terms(x.size, y.size)
+        y[...] = self._sum(kernels, x) / self._terms(x.size, y.size)
 
     def gradient(self, wiring: Wiring) -> None:
         """{ dy } >> BroadcastTo(factor = 1 / number) >> { dx }"""
-        self._broadcast(wiring, 1 / _terms(wiring.inputs[0].tensor.size, wiring.outputs[0].tensor.size))
+        self._broadcast(wiring, 1 / self._terms(wiring.inputs[0].tensor.size, wiring.outputs[0].tensor.size))
+
+    def axes(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[Axis, ...]:
+        """Every axis of x; parts along those that do not stay are divided by the number of the whole."""
+        axes = super().axes(inputs, outputs)
+        divided = mean_axes(axes, self._terms(inputs[0].size, outputs[0].size))
+        return tuple(mean if mean.outputs == (None,) else axis for axis, mean in zip(axes, divided, strict=True))
+
+    def part(self, axis: Axis, start: int, stop: int) -> Operation:
+        """Divided by the number of the whole."""
+        return replace(self, count=axis.divisor) if isinstance(axis, MeanAxis) else self
 
     def quantum(self, exponents: Sequence[int], inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[int, ...]:
         """That of x, divided by the number."""
-        terms = _terms(inputs[0].size, outputs[0].size)
+        terms = self._terms(inputs[0].size, outputs[0].size)
         return (divided_quantum(self, exponents[0], terms, "number of elements in a mean"),)
+
+    def _terms(self, size: int, sums: int) -> int:
+        """How many elements go into each of `sums` sums over `size`; 1 where there is none, to divide by."""
+        return self.count or max(size // max(sums, 1), 1)
 
 
 @dataclass(frozen=True)
 class BroadcastTo(Operation):
     """{ x } >> BroadcastTo >> { y }
 
-    y: `shape`, floating point; x: `shape` without `axes`. y = factor x, repeated along `axes`.
+    y: `shape`, floating point; x: `shape` without the axes in `over`. y = factor x, repeated along them.
     """
 
     shape: tuple[int, ...]
-    axes: tuple[int, ...]
+    over: tuple[int, ...]
     factor: float = 1.0
 
     def __post_init__(self) -> None:
         assign(self, shape=as_shape(self.shape), factor=number(self.factor, f"{self.name} factor"))
-        assign(self, axes=front_axes(self, as_shape(self.axes), Tensor(self.shape)))
+        assign(self, over=front_axes(self, as_shape(self.over), Tensor(self.shape)))
 
     @property
     def exact(self) -> bool:
@@ -124,23 +151,32 @@ class BroadcastTo(Operation):
         return keeps_exact(self.factor)
 
     def infer(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """`shape`. Raises ShapeError unless x is floating point and of `shape` without `axes`."""
+        """`shape`. Raises ShapeError unless x is floating point and of `shape` without `over`."""
         self.require_inputs(inputs, "x")
         self.require_float(inputs[0], "x")
-        kept = tuple(length for axis, length in enumerate(self.shape) if axis not in self.axes)
+        kept = tuple(length for axis, length in enumerate(self.shape) if axis not in self.over)
         self.require(inputs[0].shape == kept, f"x of shape {kept}", inputs[0].shape)
         return (Tensor(self.shape, inputs[0].dtype),)
 
     def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """Repeat factor x."""
-        expanded = [1 if axis in self.axes else length for axis, length in enumerate(self.shape)]
+        expanded = [1 if axis in self.over else length for axis, length in enumerate(self.shape)]
         outputs[0][...] = (inputs[0] * self.factor).reshape(expanded)
 
     def gradient(self, wiring: Wiring) -> None:
         """{ dy } >> ReduceSum >> { sum }, { sum } >> Scale >> { dx }"""
         if wiring.wants[0]:
-            total = wiring.add(ReduceSum(self.axes), [wiring.gradient(0)], [None])
+            total = wiring.add(ReduceSum(self.over), [wiring.gradient(0)], [None])
             wiring.add(Scale(self.factor), total, [0])
+
+    def axes(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[Axis, ...]:
+        """Every axis of y; those that are repeated along need the whole x."""
+        places = _places(len(self.shape), self.over)
+        return tuple(Axis(f"axis{y}", self.shape[y], at(x), at(y)) for y, x in enumerate(places))
+
+    def part(self, axis: Axis, start: int, stop: int) -> Operation:
+        """To the part of `shape`."""
+        return replace(self, shape=shape_of_part(self.shape, axis.outputs[0], start, stop))
 
     def magnitude(
         self, kernels: Kernels, inputs: Sequence[Array], bounds: Sequence[Array], outputs: Sequence[Array]
@@ -153,6 +189,7 @@ class BroadcastTo(Operation):
         return (scaled_quantum(self, exponents[0], self.factor),)
 
 
-def _terms(size: int, sums: int) -> int:
-    """How many elements go into each of `sums` sums over `size` elements; 1 where there is none, to divide by."""
-    return max(size // max(sums, 1), 1)
+def _places(count: int, over: Sequence[int]) -> list[int | None]:
+    """For each of `count` axes its place when those in `over` are left out; None for those."""
+    kept = [axis for axis in range(count) if axis not in over]
+    return [kept.index(axis) if axis in kept else None for axis in range(count)]

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise, takewhile
 
-from purine_ref.operation import Array, Box, Cost, Kernels, Operation, Wiring, traffic
+from purine_ref.operation import Array, Axis, Box, Cost, Kernels, Operation, Wiring, elementwise_axes, traffic
 from purine_ref.ops.attributes import assign, integer
-from purine_ref.ops.axes import cut, front_axis, with_length
+from purine_ref.ops.axes import common_axes, cut, front_axis, numbered, shape_of_part, with_length
 from purine_ref.tensor import Location, Tensor, as_shape
 
 
@@ -29,8 +29,18 @@ class _Movement(Operation):
         return Cost(0, traffic(inputs, outputs))
 
 
+class _MovementAlongAxis(_Movement):
+    """A movement along `axis`, the same for all places of the other axes."""
+
+    axis: int
+
+    def axes(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[Axis, ...]:
+        """Every axis but its own."""
+        return common_axes(numbered(outputs[0], but=front_axis(self, self.axis, outputs[0])), inputs, outputs)
+
+
 @dataclass(frozen=True)
-class Concat(_Movement):
+class Concat(_MovementAlongAxis):
     """{ x1, x2, ... } >> Concat >> { y }
 
     All of one dtype, and of one shape but for `axis`, where y has the sum of the inputs' lengths; any may be 0.
@@ -69,7 +79,7 @@ class Concat(_Movement):
 
 
 @dataclass(frozen=True)
-class Split(_Movement):
+class Split(_MovementAlongAxis):
     """{ x } >> Split >> { y1, y2, ... }
 
     All of one dtype, and of one shape but for `axis`, where the outputs have `sizes`, which add up to x's length; any
@@ -112,7 +122,7 @@ class Split(_Movement):
 
 
 @dataclass(frozen=True)
-class Slice(_Movement):
+class Slice(_MovementAlongAxis):
     """{ x } >> Slice >> { y }
 
     y: start..stop-1 of x along `axis`, everything along the others.
@@ -153,7 +163,7 @@ class Slice(_Movement):
 
 
 @dataclass(frozen=True)
-class PadSlice(_Movement):
+class PadSlice(_MovementAlongAxis):
     """{ x } >> PadSlice >> { y }
 
     y: `length` long along `axis`, as x along the others; x from `start` on, 0 elsewhere.
@@ -229,6 +239,16 @@ class Reshape(_Movement):
         if wiring.wants[0]:
             wiring.add(Reshape(wiring.inputs[0].tensor.shape), [wiring.gradient(0)], [0])
 
+    def axes(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[Axis, ...]:
+        """The leading axes on whose lengths x and y agree; what follows each is moved within it."""
+        pairs = zip(inputs[0].shape, outputs[0].shape, strict=False)
+        count = sum(1 for _ in takewhile(lambda lengths: lengths[0] == lengths[1], pairs))
+        return elementwise_axes(outputs, outputs)[:count]
+
+    def part(self, axis: Axis, start: int, stop: int) -> Operation:
+        """To the part of `shape`. A part of no indices has no room for -1, which could be anything."""
+        return replace(self, shape=shape_of_part(self.shape, axis.outputs[0], start, stop))
+
 
 @dataclass(frozen=True)
 class Identity(_Movement):
@@ -258,6 +278,10 @@ class Identity(_Movement):
         if wiring.wants[0]:
             wiring.add(self, [wiring.gradient(0)], [0])
 
+    def axes(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[Axis, ...]:
+        """Every axis."""
+        return elementwise_axes(inputs, outputs)
+
 
 @dataclass(frozen=True)
 class Copy(_Movement):
@@ -281,6 +305,10 @@ class Copy(_Movement):
         """{ dy } >> Copy >> { dx }, back to the place of x."""
         if wiring.wants[0]:
             wiring.add(Copy(wiring.inputs[0].tensor.location), [wiring.gradient(0)], [0])
+
+    def axes(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[Axis, ...]:
+        """Every axis."""
+        return elementwise_axes(inputs, outputs)
 
 
 def _bounds(lengths: Iterable[int]) -> list[tuple[int, int]]:

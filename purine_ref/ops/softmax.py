@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from purine_ref.errors import OperatorError
-from purine_ref.operation import Array, Cost, Kernels, Operation, Wiring, traffic
-from purine_ref.ops.axes import front_axis
+from purine_ref.operation import Array, Axis, Cost, Kernels, Operation, Wiring, traffic
+from purine_ref.ops.axes import common_axes, front_axis, numbered
 from purine_ref.tensor import Tensor
 
 
@@ -35,9 +35,16 @@ def exponentials(operation: Operation, xp: Any, x: Array, axis: int) -> tuple[Ar
 
 
 @dataclass(frozen=True)
-class _AlongAxis(Operation):
+class _RowOperation(Operation):
     axis: int = 1
 
+    def axes(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[Axis, ...]:
+        """Every axis but its own."""
+        return common_axes(numbered(outputs[0], but=front_axis(self, self.axis, outputs[0])), inputs, outputs)
+
+
+@dataclass(frozen=True)
+class _AlongAxis(_RowOperation):
     def infer(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """The tensor of x. Raises ShapeError unless x is floating point, with one element or more along the axis."""
         self.require_inputs(inputs, "x")
@@ -52,9 +59,7 @@ class _AlongAxis(Operation):
 
 
 @dataclass(frozen=True)
-class _AlongAxisGradient(Operation):
-    axis: int = 1
-
+class _AlongAxisGradient(_RowOperation):
     def infer(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """The tensor of dy. Raises ShapeError unless dy and y agree and have the axis."""
         self.require_inputs(inputs, "dy y")

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from purine_ref.operation import Array, Cost, Kernels, Operation, traffic
+from purine_ref.operation import Array, Cost, Kernels, traffic
 from purine_ref.ops.attributes import assign, number
+from purine_ref.ops.elementwise import ElementwiseOperation
 from purine_ref.ops.exactness import keeps_exact, scaled_quantum
 from purine_ref.tensor import Tensor
 
 
-class _Update(Operation):
+class _Update(ElementwiseOperation):
     """{ weight, gradient, history, rate } >> Update >> { weight', history' }, all of one shape but the rate, ()."""
 
     def _check_factors(self, **factors: object) -> None:

@@ -1,0 +1,14 @@
+"""A graph or a run to look at: text, DOT, SVG and JSON of a graph, and a trace of a run. Nothing here changes a graph.
+
+All are deterministic functions of the graph alone, linear in it, and without recursion.
+"""
+
+from __future__ import annotations
+
+from purine_ref.view.describe import to_json
+from purine_ref.view.dot import dot
+from purine_ref.view.svg import svg
+from purine_ref.view.text import text
+from purine_ref.view.trace import TraceRecorder, chrome_trace
+
+__all__ = ["TraceRecorder", "chrome_trace", "dot", "svg", "text", "to_json"]

@@ -1,31 +1,22 @@
 """Where boxes and wires of a layered drawing go, from left to right. Pure geometry; it knows no graph.
 
 The steps are those of Sugiyama, Tagawa and Toda (1981). A wire over several rows gets a dummy box in each row that it
-passes. igraph orders each row so that few wires cross. Then rows are swept down and up, each moved as near to its
-neighbours as its order allows.
+passes. igraph orders each row so that few wires cross. Then `alignment` finds the x.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-GAP = 18.0
-"""Least space between neighbours in a row."""
-
-_SWEEPS = 40
-"""Enough for GoogLeNet's training graph to settle; each sweep is linear."""
-
-_CHAIN, _SIDE, _ACROSS = 8.0, 1.0, 0.05
-"""How strongly two linked boxes pull each other into line: in a chain; where one has no other link; between columns."""
+from purine_ref.view.alignment import Alignment
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """Something to place: its width, its row from 0 at the top, its column. In a row, lesser columns lie to the left."""
+    """Something to place: its width; its row, from 0 at the top; its column: in a row, lesser ones lie to the left."""
 
     width: float
     row: int
@@ -55,7 +46,7 @@ def lay_out(boxes: Sequence[Box], wires: Sequence[Wire]) -> Layout:
     Raises ModuleNotFoundError, saying what to install, where igraph is missing.
     """
     grid = _Grid(boxes, wires)
-    x = _settle(grid, _order(grid))
+    x = Alignment([box.width for box in grid.boxes], grid.columns(), _order(grid), grid.links).x
     left = min((x[index] - box.width / 2 for index, box in enumerate(grid.boxes)), default=0.0)
     x = [place - left for place in x]
     return Layout(x[: len(boxes)], [[x[dummy] for dummy in path] for path in grid.paths])
@@ -69,7 +60,11 @@ class _Grid:
         self._dummies: dict[tuple[Hashable, int, int], int] = {}
         self.paths = [self._path(wire) for wire in wires]
         pieces = (piece for wire, path in zip(wires, self.paths, strict=True) for piece in self._pieces(wire, path))
-        self.links = sorted(set(pieces))
+        self.links = sorted(set(pieces), key=lambda link: (self.boxes[link[0]].row, link))
+
+    def columns(self) -> list[int]:
+        """The column of every box."""
+        return [box.column for box in self.boxes]
 
     def _path(self, wire: Wire) -> list[int]:
         tail, head = self.boxes[wire.tail], self.boxes[wire.head]
@@ -103,81 +98,9 @@ def _order(grid: _Grid) -> list[list[int]]:
 def _igraph() -> Any:
     try:
         import igraph
-    except ModuleNotFoundError:
+    except ModuleNotFoundError as error:
+        if error.name != "igraph":  # igraph is there, but lacks something itself
+            raise
         message = "drawing an SVG needs igraph, which is not installed; run: pip install 'purine_ref[plot]'"
         raise ModuleNotFoundError(message, name="igraph") from None
     return igraph
-
-
-Pull = tuple[int, float]
-"""A linked box, and how strongly it pulls."""
-
-
-def _pulls(grid: _Grid) -> tuple[list[list[Pull]], list[list[Pull]]]:
-    """For every box, its linked boxes in the row above, and in the row below."""
-    chain = _chain_links(grid)
-    above: list[list[Pull]] = [[] for _ in grid.boxes]
-    below: list[list[Pull]] = [[] for _ in grid.boxes]
-    for a, b in grid.links:
-        same = grid.boxes[a].column == grid.boxes[b].column
-        pull = _CHAIN if (a, b) in chain else _SIDE if same else _ACROSS
-        below[a].append((b, pull))
-        above[b].append((a, pull))
-    return above, below
-
-
-def _chain_links(grid: _Grid) -> set[tuple[int, int]]:
-    """Links within a column that go on, seen from both ends, where the way is longest: the backbones of the drawing."""
-    links = [(a, b) for a, b in grid.links if grid.boxes[a].column == grid.boxes[b].column]
-    links.sort(key=lambda link: grid.boxes[link[0]].row)
-    up, down = [0] * len(grid.boxes), [0] * len(grid.boxes)
-    for a, b in links:
-        up[b] = max(up[b], up[a] + 1)
-    for a, b in reversed(links):
-        down[a] = max(down[a], down[b] + 1)
-    return {(a, b) for a, b in links if up[b] == up[a] + 1 and down[a] == down[b] + 1}
-
-
-def _settle(grid: _Grid, order: list[list[int]]) -> list[float]:
-    """The x of every box: sweeps in which each row follows the row before it, and then both its neighbours."""
-    x = [0.0] * len(grid.boxes)
-    above, below = _pulls(grid)
-    both = [[*up, *down] for up, down in zip(above, below, strict=True)]
-    for sweep in range(_SWEEPS):
-        down = sweep % 2 == 0
-        late = sweep >= _SWEEPS // 2
-        near = both if late else above if down else below
-        for row in order if down else reversed(order):
-            _place_row(row, grid, [near[index] for index in row], x, late)
-    return x
-
-
-def _place_row(row: list[int], grid: _Grid, pulls: list[list[Pull]], x: list[float], late=False) -> None:
-    """Place a row in its order, without overlap, with the least weighted squares of distances to what pulls it.
-
-    Measured from where a packed row would have each box, that is isotonic regression: boxes that would overlap join
-    into blocks, each at the mean of its members (pool adjacent violators).
-    """
-    blocks: list[tuple[float, float, int]] = []  # mean, weight, members
-    packed = _packed(row, grid)
-    for index, near, offset in zip(row, pulls, packed, strict=True):
-        if late: near = [(o, p / (2 + abs(x[o]-x[index]))) for o, p in near]
-        weight = sum(pull for _, pull in near)
-        mean = sum(x[other] * pull for other, pull in near) / weight if near else x[index]
-        mean, weight, members = mean - offset, weight or 0.001, 1
-        while blocks and blocks[-1][0] > mean:
-            other_mean, other_weight, others = blocks.pop()
-            mean = (mean * weight + other_mean * other_weight) / (weight + other_weight)
-            weight, members = weight + other_weight, members + others
-        blocks.append((mean, weight, members))
-    means = [mean for mean, _, members in blocks for _ in range(members)]
-    for index, mean, offset in zip(row, means, packed, strict=True):
-        x[index] = mean + offset
-
-
-def _packed(row: list[int], grid: _Grid) -> list[float]:
-    """How far the middle of each box of a row is from the first's when all are as close as they may be."""
-    offsets = [0.0]
-    for a, b in pairwise(row):
-        offsets.append(offsets[-1] + (grid.boxes[a].width + grid.boxes[b].width) / 2 + GAP)
-    return offsets[: len(row)]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import colorsys
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -38,6 +38,11 @@ class Edge:
 
     tail: Node
     head: Node
+
+
+def nodes(graph: Graph) -> list[Node]:
+    """All blobs, then all operators, in the order of their making."""
+    return [*graph.blobs, *graph.ops]
 
 
 def edges(graph: Graph) -> Iterator[Edge]:
@@ -81,26 +86,36 @@ def _kind(op: Op, following: set[Blob]) -> Kind:
     return Kind.FORWARD
 
 
+def node_names(graph: Graph) -> set[str]:
+    """The names of all blobs and operators."""
+    return {node.name for node in nodes(graph)}
+
+
+def enclosing(name: str, names: Set[str]) -> str:
+    """The longest proper prefix of a name, up to a slash, that is not among `names`, or ""."""
+    scope = name.rpartition("/")[0]
+    while scope in names:
+        scope = scope.rpartition("/")[0]
+    return scope
+
+
 def scopes(graph: Graph) -> dict[Node, str]:
     """The scope of every node: the longest prefix of its name that is not itself the name of a node, or "".
 
     So `conv1/weight/grad`, which was made for the blob `conv1/weight`, is in `conv1`.
     """
-    nodes = (*graph.blobs, *graph.ops)
-    names = {node.name for node in nodes}
-    found: dict[Node, str] = {}
-    for node in nodes:
-        scope = node.name.rpartition("/")[0]
-        while scope in names:
-            scope = scope.rpartition("/")[0]
-        found[node] = scope
-    return found
+    names = node_names(graph)
+    return {node: enclosing(node.name, names) for node in nodes(graph)}
+
+
+def places(graph: Graph) -> list[Location]:
+    """The locations of the graph's nodes, in order."""
+    return sorted({node.location for node in nodes(graph)})
 
 
 def place_colours(graph: Graph) -> dict[Location, str]:
     """A colour for each location of the graph, as `#rrggbb`; hues a golden angle apart, so that all differ."""
-    places = sorted({node.location for node in (*graph.blobs, *graph.ops)})
-    return {place: _colour(0.59 + 0.381966 * number) for number, place in enumerate(places)}
+    return {place: _colour(0.59 + 0.381966 * number) for number, place in enumerate(places(graph))}
 
 
 def _colour(hue: float) -> str:
@@ -135,4 +150,6 @@ def byte_size(count: int) -> str:
 
 def printable(text: str) -> str:
     """`text` with a replacement sign for every character that has no place in a drawing, such as a control code."""
+    if text.isprintable():
+        return text
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)

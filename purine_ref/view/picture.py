@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from purine_ref.graph import Blob, Graph, Op
 from purine_ref.tensor import Tensor
 from purine_ref.view.layout import Box, Wire, lay_out
-from purine_ref.view.parts import Edge, Kind, Node, edges, kinds, printable, scopes
+from purine_ref.view.parts import Edge, Kind, Node, edges, kinds, nodes, printable, scopes
 from purine_ref.view.rows import Rows, mirrored_rows, straight_rows
 
 HEIGHT = 50.0
@@ -25,6 +26,9 @@ _LONGEST = 30
 
 _FAR = 2
 """A source whose readers are more rows apart than this is shown again near each, instead of long strokes."""
+
+_BESIDE = 16.0
+"""The width that edges between the same two nodes share."""
 
 _NARROWEST = 70.0
 """The least width of an ellipse."""
@@ -98,7 +102,7 @@ class _Composer:
         self.repeated = {blob for blob in graph.blobs if compress and _is_spread(blob, self.rows)}
         self.edges = list(edges(graph))
         self.ends = [(self.stand(edge.tail, edge.head), self.stand(edge.head, edge.tail)) for edge in self.edges]
-        found = dict.fromkeys(self.stand(node, node) for node in (*graph.blobs, *graph.ops) if node not in self.repeated)
+        found = dict.fromkeys(self.stand(node, node) for node in nodes(graph) if node not in self.repeated)
         found |= dict.fromkeys(stand for pair in self.ends for stand in pair)
         self.stands = list(found)
 
@@ -121,14 +125,15 @@ class _Composer:
         stops = [_stops(wire, boxes, layout.x, passed) for wire, passed in zip(wires, layout.passes, strict=True)]
         middles = _middles(max((box.row + 1 for box in boxes), default=0), stops)
         marks = self._marks(labels, boxes, layout.x, middles)
-        strokes = [self._stroke(edge, along, middles) for edge, along in zip(self.edges, stops, strict=True)]
+        shifts = _shifts(self.edges)
+        strokes = [self._stroke(*parts, middles) for parts in zip(self.edges, stops, shifts, strict=True)]
         sides = [mark.x + mark.width / 2 for mark in marks]
         width = max([*sides, *(x for stroke in strokes for x, _ in stroke.points)], default=0.0)
         height = middles[-1] + HEIGHT / 2 if middles else 0.0
         return Picture(tuple(marks), tuple(strokes), width, height, self.usual)
 
     def label(self, node: Node) -> tuple[Line, ...]:
-        """Scope, name within it, and shape or operation. Compressed, a gradient's name drops its operation at the end."""
+        """Scope, name within it, and shape or operation; compressed, without the operation at the end of a name."""
         scope = self.scopes.get(node, "")
         name = node.name[len(scope) + 1 :] if scope else node.name
         if isinstance(node, Op):
@@ -136,7 +141,11 @@ class _Composer:
             detail = node.operation.name
         else:
             detail = tensor_text(node.tensor, self.usual)
-        lines = (Line(_elided(scope), "scope", 9.0), Line(_elided(name), "name", 11.0), Line(detail, "detail", 9.5))
+        lines = (
+            Line(_elided(scope), "scope", 9.0),
+            Line(_elided(name), "name", 11.0),
+            Line(_elided(detail), "detail", 9.5),
+        )
         return lines if scope else lines[1:]
 
     def _marks(
@@ -149,7 +158,7 @@ class _Composer:
             seen.add(node)
         return marks
 
-    def _stroke(self, edge: Edge, stops: Sequence[tuple[int, float]], middles: Sequence[float]) -> Stroke:
+    def _stroke(self, edge: Edge, stops: Sequence[tuple[int, float]], shift: float, middles: Sequence[float]) -> Stroke:
         across = self.kinds[edge.tail] is not self.kinds[edge.head]
         (first, start), (last, end) = stops[0], stops[-1]
         side = HEIGHT / 2 if last >= first else -HEIGHT / 2
@@ -157,7 +166,7 @@ class _Composer:
         for row, x in stops[1:-1]:
             points += [(x, middles[row] - side), (x, middles[row] + side)]
         points.append((end, middles[last] + (side if first == last else -side)))
-        return Stroke(edge, across, tuple(points))
+        return Stroke(edge, across, tuple((x + shift, y) for x, y in points))
 
 
 def usual_dtype(graph: Graph) -> str:
@@ -187,7 +196,11 @@ _EMS = {
 
 def _ems(character: str) -> float:
     wide = unicodedata.east_asian_width(character) in "WF" or unicodedata.category(character) == "So"
-    return 1.1 if wide else 0.78 if character.isupper() or not character.isascii() else 0.65
+    if wide:
+        return 1.1
+    if character.isascii() and not character.isalnum():
+        return 0.85
+    return 0.78 if character.isupper() or not character.isascii() else 0.65
 
 
 def _elided(text: str) -> str:
@@ -229,6 +242,17 @@ def _bundle(edge: Edge) -> tuple[str, bool]:
     return edge.head.name, False
 
 
+def _shifts(found: Sequence[Edge]) -> list[float]:
+    """For every edge, how far aside it goes: 0, but for the edges of a blob that is wired twice into one operator."""
+    total = Counter(found)
+    seen: Counter[Edge] = Counter()
+    shifts = []
+    for edge in found:
+        shifts.append(_BESIDE * ((seen[edge] + 0.5) / total[edge] - 0.5))
+        seen[edge] += 1
+    return shifts
+
+
 def _stops(wire: Wire, boxes: Sequence[Box], x: Sequence[float], passed: Sequence[float]) -> list[tuple[int, float]]:
     """The (row, x) of a wire's two ends and of each row between."""
     first, last = boxes[wire.tail].row, boxes[wire.head].row
@@ -239,10 +263,9 @@ def _stops(wire: Wire, boxes: Sequence[Box], x: Sequence[float], passed: Sequenc
 
 def _middles(rows: int, wires: Sequence[Sequence[tuple[int, float]]]) -> list[float]:
     """The y of every row's middle."""
-    reach: Mapping[int, float] = Counter()
     farthest = [0.0] * rows
     for stops in wires:
-        for (a, start), (b, end) in zip(stops, stops[1:], strict=False):
+        for (a, start), (b, end) in pairwise(stops):
             farthest[min(a, b)] = max(farthest[min(a, b)], abs(start - end))
     middles, y = [], HEIGHT / 2
     for reach in farthest:

@@ -50,7 +50,7 @@ def reading_order(graph: Graph) -> list[Node]:
 
 
 def straight_rows(graph: Graph) -> Rows:
-    """Every node below all that it needs; side inputs (see `_hanging`) just above what reads them. Raises CycleError."""
+    """Every node below all that it needs; side inputs, such as parameters, just above their use. Raises CycleError."""
     return _from_the_top(_longest_paths(reading_order(graph)))
 
 
@@ -98,7 +98,7 @@ def _hanging(rows: Rows) -> set[Node]:
 
 
 def _models(graph: Graph) -> dict[Node, Node]:
-    """What a node of the gradient is named after: for `fc/y/grad` the blob `fc/y`, for `fc/Identity` the operator `fc`."""
+    """What a gradient's node is named after: for `fc/y/grad` the blob `fc/y`, for `fc/Identity` the operator `fc`."""
     blobs = {blob.name: blob for blob in graph.blobs}
     ops = {op.name: op for op in graph.ops}
     named: list[tuple[Node, Node | None]] = [(blob, blobs.get(blob.name.removesuffix("/grad"))) for blob in graph.blobs]

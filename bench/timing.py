@@ -1,0 +1,169 @@
+"""How every benchmark here measures, so that figures of one run can be compared with each other.
+
+A *contestant* does its work once and says how many seconds each part of it took. `measure` lets all contestants that
+are to be compared take turns in one go: first each once, uncounted, then in every round each once, the order turned
+round from one round to the next, so that a slow minute of the machine falls on all of them. What it gives are `Series`,
+one value a round; tables show their medians with the least and the greatest. Python's garbage collector stays on,
+as it is for users; `seconds` empties it before it starts the clock.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+INTERRUPTED = 130
+"""The exit code after Ctrl-C."""
+
+PIPE = 120
+"""Columns of a table that does not go to a terminal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contestant:
+    """Work to be measured: `once` returns seconds by metric, which are shared out among `items` (operators, nodes)."""
+
+    name: str
+    case: str
+    items: int
+    once: Callable[[], Mapping[str, float]]
+    workers: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """What one contestant reached in one metric: a value a round, in `unit`."""
+
+    name: str
+    case: str
+    items: int
+    workers: int
+    metric: str
+    unit: str
+    values: tuple[float, ...]
+
+    def row(self) -> dict[str, Any]:
+        """The series as a row of `--json`."""
+        return {
+            "name": self.name,
+            "case": self.case,
+            "workers": self.workers,
+            "metric": self.metric,
+            "unit": self.unit,
+            "median": statistics.median(self.values),
+            "min": min(self.values),
+            "max": max(self.values),
+            "runs": len(self.values),
+            "items": self.items,
+        }
+
+    def over(self, other: Series, name: str) -> Series:
+        """How many times `other` this is, round by round, as a series of unit x under `name`."""
+        ratios = tuple(a / b for a, b in zip(self.values, other.values, strict=True))
+        return Series(name, self.case, self.items, self.workers, self.metric, "x", ratios)
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """How long one call takes."""
+    gc.collect()
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def measure(contestants: Sequence[Contestant], runs: int, label: str) -> list[Series]:
+    """Let the contestants take turns for `runs` rounds after a warm-up; returns nanoseconds per item, in their order."""
+    found: list[dict[str, list[float]]] = [{} for _ in contestants]
+    places = range(len(contestants))
+    turns = [(number, place) for number in range(runs + 1) for place in (places if number % 2 else reversed(places))]
+    errors = Console(stderr=True)
+    for number, place in track(turns, label, console=errors, transient=True, disable=not errors.is_terminal):
+        for metric, taken in contestants[place].once().items():
+            values = found[place].setdefault(metric, [])
+            if number > 0:
+                values.append(taken * 1e9 / contestants[place].items)
+    return [
+        Series(c.name, c.case, c.items, c.workers, metric, "ns", tuple(values))
+        for c, metrics in zip(contestants, found, strict=True)
+        for metric, values in metrics.items()
+    ]
+
+
+def machine() -> dict[str, str]:
+    """What the figures depend on besides the code."""
+    return {
+        "processor": f"{len(os.sched_getaffinity(0))} cores, {_processor()}",
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "numpy": np.__version__,
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else "unknown processor"
+
+
+def show(title: str, series: Sequence[Series], items: str, notes: Sequence[str] = ()) -> None:
+    """Print the series as a table, `items` being what the counts count; then the notes, then the machine."""
+    table = Table(title=title, title_justify="left")
+    for heading in ("case", "what", "metric"):
+        table.add_column(heading)
+    for heading in ("workers", items, "median", "min", "max", "unit", "runs"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for one, following in pairwise([*series, None]):
+        assert one is not None
+        row = one.row()
+        figures = [f"{row[key]:,.0f}" if one.unit == "ns" else f"{row[key]:.2f}" for key in ("median", "min", "max")]
+        counts = [str(one.workers), f"{one.items:,}"]
+        ends = following is None or following.case != one.case
+        table.add_row(one.case, one.name, one.metric, *counts, *figures, one.unit, str(row["runs"]), end_section=ends)
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=PIPE)
+    console.print(table)
+    for note in (*notes, "; ".join(f"{key} {value}" for key, value in machine().items())):
+        console.print(note, soft_wrap=True)
+
+
+def save(target: str | None, series: Sequence[Series], notes: Sequence[str] = ()) -> None:
+    """Write the rows for scripts to the file `target`, or to the output where it is "-"; nothing when it is None."""
+    if target is None:
+        return
+    rows = [one.row() for one in series]
+    text = json.dumps({"schema": "purine-ref/bench/1", "machine": machine(), "rows": rows, "notes": list(notes)}, indent=2)
+    if target == "-":
+        click.echo(text)
+    else:
+        Path(target).write_text(text + "\n", "utf-8")
+
+
+@contextmanager
+def quiet_interrupt() -> Iterator[None]:
+    """Within it Ctrl-C ends the process with a word instead of a traceback."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo("interrupted", err=True)
+        sys.exit(INTERRUPTED)
