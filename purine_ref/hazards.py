@@ -146,7 +146,7 @@ def moves_nothing(op: Op, where: dict[Blob, Region]) -> bool:
     if len(parts) < len(op.inputs if op.operation.rearranges == "join" else op.outputs):
         return False
     try:
-        return all(part in where and where[part] == _inside(where[whole], view, part) for part, view in parts.items())
+        return whole in where and all(where.get(p) == _inside(where[whole], view, p) for p, view in parts.items())
     except ValueError:  # the whole is strided, and a part is seen in another shape
         return False
 
@@ -176,6 +176,7 @@ class HazardCheck:
         self.lost: set[Blob] = set()
         self._where = where
         self._idle = idle
+        self._begun: set[Blob] = set()  # that a producer has written
         self._segments: dict[Blob, list[_Segment]] = {region.root: [] for region in where.values()}
         if not self._segments:
             return
@@ -232,12 +233,11 @@ class HazardCheck:
 
     def _write(self, op: Op) -> None:
         for blob in op.outputs:
-            if blob not in self._where:
-                continue  # memory of its own
+            if blob not in self._where or blob in self._begun:
+                continue  # memory of its own, or one more producer: the first has been checked for all of them
+            self._begun.add(blob)
             region = self._where[blob]
             segments = self._segments[region.root]
-            if any(blob in segment.values for segment in segments):
-                continue  # one more producer: the first has been checked for all of them
             for segment in self._overlapping(region):
                 over = {value for value in segment.values if self._where[value].overlaps(region)}
                 self._keep_sources(blob, over)

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
+import pytest
 from hooks import Delays, Trace, bits
-from hypothesis import event, given
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from strategies import Recipe, differentiable, recipes
 
@@ -18,6 +19,8 @@ from purine_ref.ops import ReduceSum
 from purine_ref.plan import prepare
 
 RUNS = 2
+
+pytestmark = pytest.mark.timeout(max(180, settings().max_examples))
 
 
 def with_gradients(recipe: Recipe, loss: str) -> Graph:

@@ -2,8 +2,9 @@
 
 Beside each actual value goes a limit that no partial sum of it exceeds in absolute value, found by running the
 operators on absolute values, and a power of two (a *quantum*, kept as its exponent) of which all partial sums are
-multiples. When limit / quantum stays within 2^53 (2^24 for float32), every partial sum in any order is exact, so any
-two schemes must agree to the bit. Limits and values are computed here in float64, one operator after the other.
+multiples. When limit / quantum stays below 2^53 (2^24 for float32), and both within the dtype's range, every partial
+sum in any order is exact, so any two schemes must agree to the bit. Limits are computed in float64, one operator after
+the other.
 """
 
 from __future__ import annotations
@@ -14,14 +15,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from purine_ref.devices import device_for
-from purine_ref.errors import GraphError, OperatorError
+from purine_ref.errors import GraphError, OperatorError, ShapeError
 from purine_ref.graph import Blob, Graph, Op
 from purine_ref.operation import Array, Kernels, RunKey
 from purine_ref.optim import RATE
 from purine_ref.plan import prepare
 
 INTEGER_BITS = {"float32": 24, "float64": 53}
-"""Integers of up to this many bits are exact in the dtype."""
+"""Integers below 2 to this power are exact in the dtype; a limit computed in float64 cannot be told from 2^53 above."""
+
+LEAST = {"float32": -149, "float64": -1074}
+"""The smallest number of the dtype is 2 to this power: what is a multiple of it does not vanish."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,8 @@ class _Value:
 def certify(graph: Graph, feeds: Mapping[str, Array], *, seed: int = 0) -> Certificate:
     """The certificate of one run of `graph` with every source blob's array in `feeds`, by name.
 
-    Raises GraphError when a source blob is missing; what `prepare` raises.
+    Raises GraphError when a source blob is missing or not finite, ShapeError when it has another shape or dtype; what
+    `prepare` raises.
     """
     plan = prepare(graph)
     values = {blob: _source(blob, feeds) for blob in graph.blobs if not blob.producers}
@@ -61,25 +66,30 @@ def certify(graph: Graph, feeds: Mapping[str, Array], *, seed: int = 0) -> Certi
             break
         try:
             kernels = device_for(op.location).kernels(RunKey(seed))
-            results = _propagate(op, [values[blob] for blob in op.inputs], kernels)
+            with np.errstate(all="ignore"):  # what overflows is out of range, and found below
+                results = _propagate(op, [values[blob] for blob in op.inputs], kernels)
         except OperatorError as error:
             problems.append(f"operator {op.name!r}: {error}")
             break
         for blob, result in zip(op.outputs, results, strict=True):
             values[blob] = _added(values.get(blob), result)
-    bits = {blob.name: _bits(value) for blob, value in values.items() if blob.tensor.is_float}
-    for name, needed in bits.items():
-        dtype = graph[name].dtype
-        if needed > INTEGER_BITS[dtype]:
-            problems.append(f"blob {name!r} needs {needed:.1f} bits, {dtype} has {INTEGER_BITS[dtype]}")
-    return Certificate(tuple(problems), bits)
+    floats = {blob: value for blob, value in values.items() if blob.tensor.is_float}
+    for blob, value in floats.items():
+        problems += _too_wide(blob, value)
+    return Certificate(tuple(problems), {blob.name: _bits(value) for blob, value in floats.items()})
 
 
 def _source(blob: Blob, feeds: Mapping[str, Array]) -> _Value:
     if blob.name not in feeds:
         raise GraphError(f"a certificate needs the values of every source blob; {blob.name!r} {blob.tensor} is missing")
     actual = np.asarray(feeds[blob.name])
-    return _Value(actual, np.abs(actual), exponent_of(actual) if blob.tensor.is_float else 0)
+    if (actual.shape, actual.dtype.name) != (blob.shape, blob.dtype):
+        raise ShapeError(f"blob {blob.name!r} takes {blob.tensor}, got {actual.dtype.name}{list(actual.shape)}")
+    if not np.isfinite(actual).all():
+        raise GraphError(f"a certificate needs finite values; {blob.name!r} has others")
+    if not blob.tensor.is_float:
+        return _Value(actual, np.abs(actual), 0)
+    return _Value(actual, np.abs(actual.astype("float64")), exponent_of(actual))
 
 
 def exponent_of(array: Array) -> int:
@@ -113,6 +123,15 @@ def _added(before: _Value | None, more: _Value) -> _Value:
     if before is None:
         return more
     return _Value(before.actual + more.actual, before.limit + more.limit, min(before.exponent, more.exponent))
+
+
+def _too_wide(blob: Blob, value: _Value) -> list[str]:
+    """What of a float blob's values its dtype cannot hold."""
+    inside = bool(np.all(value.limit <= np.finfo(blob.dtype).max))
+    if not inside or (value.limit.any() and value.exponent < LEAST[blob.dtype]):
+        return [f"blob {blob.name!r} leaves the range of {blob.dtype}"]
+    needed, held = _bits(value), INTEGER_BITS[blob.dtype]
+    return [f"blob {blob.name!r} needs {needed:.1f} bits, {blob.dtype} is exact below {held}"] if needed >= held else []
 
 
 def _bits(value: _Value) -> float:

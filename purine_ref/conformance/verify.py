@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from purine_ref.conformance.comparison import differing_elements
 from purine_ref.conformance.schemes import Scheme
 from purine_ref.executors import Executor, Serial
-from purine_ref.graph import Graph
+from purine_ref.graph import Blob, Graph
 from purine_ref.operation import Array
 
 
@@ -72,7 +72,8 @@ def verify(
     with Serial(workload.graph, seed=seed) as serial:
         names = list(comparable(serial))
         try:
-            executors += [scheme.open(workload.graph, seed) for scheme in schemes]
+            for scheme in schemes:
+                executors.append(scheme.open(workload.graph, seed))  # one by one: if the next fails, this one is closed
             for step in range(workload.steps):
                 arrays = workload.feeds(step)
                 _run(serial, arrays)
@@ -87,14 +88,20 @@ def verify(
 
 
 def comparable(executor: Executor) -> Iterator[str]:
-    """The names of all blobs that hold their value after a run, in topological order.
+    """The names of all blobs that hold their value after a run, in the topological order of what made these values.
 
-    Left out: what was overwritten in place, and the blobs that a swap filled with the values before the update.
+    Left out: what was overwritten in place, and the blobs that a swap filled with the values before the update. What
+    the swap brought in was made where the update wrote it.
     """
-    stale = {following for _, following in executor.graph.pairs}
+    swapped_in = dict(executor.graph.pairs)
+    stale = set(swapped_in.values())
     position = {index: place for place, index in enumerate(executor.plan.order)}
-    made = {b: max((position[op.index] for op, _ in b.producers), default=-1) for b in executor.graph.blobs}
-    for blob in sorted(executor.graph.blobs, key=lambda b: (made[b], b.index)):
+
+    def made(blob: Blob) -> tuple[int, int]:
+        producers = swapped_in.get(blob, blob).producers
+        return max((position[op.index] for op, _ in producers), default=-1), blob.index
+
+    for blob in sorted(executor.graph.blobs, key=made):
         if blob not in executor.plan.lost and blob not in stale:
             yield blob.name
 

@@ -6,29 +6,38 @@ against the contract `Device`; a new device adds the loops of `Kernels`, never a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from purine_ref.devices.cpu import CpuDevice
+from purine_ref.devices.work import Event, UpstreamFailed, Work
 from purine_ref.errors import GraphError
 from purine_ref.operation import Array, Kernels, RunKey
 from purine_ref.tensor import Location, Tensor
 
-__all__ = ["CpuDevice", "Device", "device_for"]
+__all__ = ["CpuDevice", "Device", "Event", "UpstreamFailed", "Work", "device_for"]
 
 
 class Device(Protocol):
     """What an executor needs of a place: memory and kernels."""
 
     name: str
+    asynchronous: bool
 
-    def allocate(self, tensor: Tensor) -> Array:
-        """A zeroed array for `tensor` in this device's memory, C-contiguous."""
+    def allocate(self, tensor: Tensor, name: str = "") -> Array:
+        """A zeroed array for `tensor` in this device's memory, C-contiguous, for the blob of that name."""
 
     def kernels(self, key: RunKey) -> Kernels:
         """The vocabulary for one run, whose random operations are keyed by `key`."""
 
     def missing(self, loops: frozenset[str]) -> tuple[str, ...]:
         """Those of `loops` that this device has no kernel for, sorted (rule R13)."""
+
+    def submit(self, work: Work) -> Event | None:
+        """Do the work, or enqueue it if the device is `asynchronous` and return the event of its end."""
+
+    def synchronise(self) -> Sequence[BaseException]:
+        """Wait for all that was submitted; returns what failed."""
 
 
 _CPU = CpuDevice()

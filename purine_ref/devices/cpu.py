@@ -7,12 +7,14 @@ a sum may depend on how many threads share it, and N workers times M BLAS thread
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import threadpoolctl
 
 from purine_ref import _fast
+from purine_ref.devices.work import Event, UpstreamFailed, Work
 from purine_ref.operation import Array, RunKey
 from purine_ref.tensor import Tensor
 
@@ -38,9 +40,10 @@ class CpuDevice:
     """The memory and kernels of one process's CPU."""
 
     name = "cpu"
+    asynchronous = False
 
-    def allocate(self, tensor: Tensor) -> Array:
-        """A zeroed C-contiguous numpy array for `tensor`."""
+    def allocate(self, tensor: Tensor, name: str = "") -> Array:
+        """A zeroed C-contiguous numpy array for `tensor`, which blob `name` is to have."""
         return np.zeros(tensor.shape, dtype=tensor.dtype)
 
     def kernels(self, key: RunKey) -> CpuKernels:
@@ -50,6 +53,17 @@ class CpuDevice:
     def missing(self, loops: frozenset[str]) -> tuple[str, ...]:
         """Those of `loops` that the CPU has no kernel for, sorted."""
         return tuple(sorted(name for name in loops if not hasattr(CpuKernels, name)))
+
+    def submit(self, work: Work) -> Event | None:
+        """Wait for what the work needs, and do it. Raises UpstreamFailed when that had failed."""
+        if not all([before.wait() for before in work.after]):
+            raise UpstreamFailed(work.name)
+        work.compute()
+        return None
+
+    def synchronise(self) -> Sequence[BaseException]:
+        """Nothing to wait for: all work is done when it is submitted."""
+        return ()
 
 
 _limit_lock = threading.Lock()

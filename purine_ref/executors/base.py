@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
-from purine_ref.devices import Device, device_for
+from purine_ref.devices import Device, UpstreamFailed, device_for
 from purine_ref.devices.cpu import limit_blas
 from purine_ref.executors.memory import Binding, Memory
 from purine_ref.executors.observer import Observer, notify
@@ -81,7 +81,7 @@ class Executor(ABC):
         self._open_binding("run")  # not kept: an operator's error keeps this frame alive
         with self._guard:
             self._refuse_while_running("started again")
-            run = Run(Schedule(self.plan), self._bound.kernels(RunKey(self.seed, self.iteration)))
+            run = Run(Schedule(self.plan), self._bound.begin(RunKey(self.seed, self.iteration)))
             run.starting.acquire()
             self._run = run
         try:
@@ -105,6 +105,7 @@ class Executor(ABC):
         try:
             with run.starting:  # an executor that computes in `_start` may be waited for on another thread
                 self._wait(run)
+                self._synchronise(run)
         except BaseException:  # an interrupt from the keyboard
             self._abandon(run)
             raise
@@ -112,6 +113,12 @@ class Executor(ABC):
             if self._run is run:  # of several threads that wait, one ends the run
                 self._run = None
                 self._end(run)
+
+    def _synchronise(self, run: Run) -> None:
+        """Wait for asynchronous devices. A failure there is reported once, not again by all that it made skip."""
+        failures = self._binding.synchronise() if self._binding is not None else []
+        if failures:
+            run.failures = [error for error in run.failures if not isinstance(error, UpstreamFailed)] + failures
 
     def _end(self, run: Run) -> None:
         if run.failures:

@@ -8,10 +8,11 @@ operator, of any executor, sees it. What is fixed after binding: the slots. What
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
-from purine_ref.devices import Device
+from purine_ref.devices import Device, Event, Work
 from purine_ref.errors import GraphError, ShapeError
 from purine_ref.graph import Blob, Graph, View
 from purine_ref.operation import Array, Kernels, Operation, RunKey
@@ -88,7 +89,7 @@ class Memory:
 
 
 def _initial(blob: Blob, device: Device, seed: int) -> Array:
-    array = device.allocate(blob.tensor)
+    array = device.allocate(blob.tensor, blob.name)
     operation = blob.graph.initial.get(blob.name)
     if operation is not None:
         operation.compute(device.kernels(RunKey(seed)), (), (array,))
@@ -116,6 +117,8 @@ class Binding:
         self._slots = _bind_blobs(plan, memory, self._devices, seed)
         self._later: dict[int, list[Slot]] = {}  # for each blob with several producers, the slots of all but the first
         self._calls = [self._call(index) for index in range(len(plan.graph.ops))]
+        self._asynchronous = any(device.asynchronous for device in self._devices.values())
+        self._events: list[list[Event]] = [[] for _ in plan.graph.blobs]  # what must happen before each may be read
 
     def _call(self, index: int) -> _Call:
         op = self.plan.graph.ops[index]
@@ -128,27 +131,66 @@ class Binding:
         first, first_slot = blob.producers[0]
         if (first.index, first_slot) == (op, slot):
             return self._slots[blob.index]
-        staging = Slot(self._devices[blob.location].allocate(blob.tensor))
+        staging = Slot(self._devices[blob.location].allocate(blob.tensor, f"{blob.name} (contribution)"))
         self._later.setdefault(blob.index, []).append(staging)
         return staging
 
-    def kernels(self, key: RunKey) -> dict[Location, Kernels]:
-        """The vocabularies of one run, by place."""
+    def begin(self, key: RunKey) -> dict[Location, Kernels]:
+        """Begin a run; returns its vocabularies, by place."""
+        for events in self._events if self._asynchronous else ():
+            events.clear()
         return {place: device.kernels(key) for place, device in self._devices.items()}
 
     def call(self, op: int, kernels: dict[Location, Kernels]) -> None:
         """Compute operator `op` from its input arrays into its output arrays."""
         call = self._calls[op]
-        if not call.idle:
+        if self._asynchronous:
+            self._submit(op, call, kernels)
+        elif not call.idle:
             inputs = [slot.array for slot in call.inputs]
             call.operation.compute(kernels[call.location], inputs, [slot.array for slot in call.outputs])
 
     def combine(self, blob: int) -> None:
         """Add the later contributions to a complete blob, in the order of its edges (rule R4)."""
-        if blob in self._later:
-            total = self._slots[blob].array
-            for staging in self._later[blob]:
-                total += staging.array
+        if blob not in self._later:
+            return
+        if self._asynchronous:
+            self._submit_sum(blob)
+        else:
+            _add_up(self._slots[blob].array, [staging.array for staging in self._later[blob]])
+
+    # Asynchronous devices: an operator is enqueued, and an event goes with every blob it makes ---------------------
+
+    def _submit(self, index: int, call: _Call, kernels: dict[Location, Kernels]) -> None:
+        """Enqueue an operator behind the events of its inputs. One that moves nothing passes them on."""
+        op = self.plan.graph.ops[index]
+        events = [event for blob in self.plan.inputs[index] for event in self._events[blob]]
+        if not call.idle:
+            inputs, outputs = ([slot.array for slot in side] for side in (call.inputs, call.outputs))
+            compute = partial(call.operation.compute, kernels[call.location], inputs, outputs)
+            moves = hasattr(call.operation, "to")
+            events = self._after(Work(op.name, call.location, op.stream, compute, inputs, outputs, events, moves, op.describe))
+        for blob in self.plan.outputs[index]:
+            self._events[blob] += events
+
+    def _submit_sum(self, index: int) -> None:
+        """Enqueue the additions of rule R4 at the blob's place."""
+        blob = self.plan.graph.blobs[index]
+        total, parts = self._slots[index].array, [staging.array for staging in self._later[index]]
+        name = f"additions to {blob.name}"
+        compute = partial(_add_up, total, parts)
+        work = Work(name, blob.location, "main", compute, [total, *parts], [total], self._events[index])
+        self._events[index] = self._after(work)
+
+    def _after(self, work: Work) -> list[Event]:
+        """Submit work behind the events of other queues; its own queue keeps its order anyway. Returns its own event."""
+        others = tuple(event for event in work.after if event.queue != work.queue or work.queue == "host")
+        event = self._devices[work.location].submit(replace(work, after=others))
+        return [] if event is None else [event]
+
+    def synchronise(self) -> list[BaseException]:
+        """Wait for everything that was enqueued; returns what failed."""
+        return [error for device in self._devices.values() for error in device.synchronise()]
 
     def swap(self) -> None:
         """Exchange the arrays of every pair (rule R6)."""
@@ -170,6 +212,12 @@ class Binding:
         if (shape, dtype) != (blob.shape, blob.dtype):
             raise ShapeError(f"blob {blob.name!r} takes {blob.dtype}{list(blob.shape)}, got {dtype}{list(shape)}")
         self._slots[blob.index].array[...] = array
+
+
+def _add_up(total: Array, parts: Sequence[Array]) -> None:
+    """Add to `total` in the order given."""
+    for part in parts:
+        total += part
 
 
 def _places(graph: Graph) -> set[Location]:
@@ -198,7 +246,7 @@ def _bind_blob(
         return Part(whole, view) if lasting else Slot(_cut(whole.array, view))
     if blob.persistent:
         return memory.slot(blob, device, seed)
-    return Slot(device.allocate(blob.tensor))
+    return Slot(device.allocate(blob.tensor, blob.name))
 
 
 def _cut(array: Array, view: View) -> Array:

@@ -12,7 +12,7 @@ from itertools import accumulate, pairwise, takewhile
 
 from purine_ref.operation import Array, Axis, Box, Cost, Kernels, Operation, Wiring, elementwise_axes, traffic
 from purine_ref.ops.attributes import assign, integer
-from purine_ref.ops.axes import common_axes, cut, front_axis, numbered, shape_of_part, with_length
+from purine_ref.ops.axes import at, common_axes, cut, front_axis, numbered, shape_of_part, with_length
 from purine_ref.tensor import Location, Tensor, as_shape
 
 
@@ -198,6 +198,13 @@ class PadSlice(_MovementAlongAxis):
             wiring.add(Slice(self.axis, self.start, stop), [wiring.gradient(0)], [0])
 
 
+@dataclass(frozen=True, slots=True)
+class _ReshapeAxis(Axis):
+    """An axis of a reshape to `shape`, of which no axis is -1."""
+
+    shape: tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class Reshape(_Movement):
     """{ x } >> Reshape >> { y }
@@ -242,12 +249,17 @@ class Reshape(_Movement):
     def axes(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[Axis, ...]:
         """The leading axes on whose lengths x and y agree; what follows each is moved within it."""
         pairs = zip(inputs[0].shape, outputs[0].shape, strict=False)
-        count = sum(1 for _ in takewhile(lambda lengths: lengths[0] == lengths[1], pairs))
-        return elementwise_axes(outputs, outputs)[:count]
+        equal = takewhile(lambda lengths: lengths[0] == lengths[1], pairs)
+        return tuple(
+            _ReshapeAxis(f"axis{axis}", length, at(axis), at(axis), outputs[0].shape)
+            for axis, (length, _) in enumerate(equal)
+        )
 
     def part(self, axis: Axis, start: int, stop: int) -> Operation:
-        """To the part of `shape`. A part of no indices has no room for -1, which could be anything."""
-        return replace(self, shape=shape_of_part(self.shape, axis.outputs[0], start, stop))
+        """To the part of `shape`, without -1, which could be anything in a part of no indices."""
+        whole = axis.shape if isinstance(axis, _ReshapeAxis) else self.shape
+        shape = tuple(known if own == -1 else own for own, known in zip(self.shape, whole, strict=True))
+        return replace(self, shape=shape_of_part(shape, axis.outputs[0], start, stop))
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,16 @@
 """The x of boxes in rows, when the order in each row is settled: near to what they are linked with, backbones upright.
 
-State of an `Alignment`: `x`, the middles, at every moment in order and without overlap; the rest is fixed. First rows
-are swept down and up, each placed under or over its neighbours. Then each run of a backbone is made upright as far as
-there is room for it, and everything else moves close again; a few rounds of that settle.
+State of an `Alignment`: `x`, the middles, in order and without overlap at the end of each sweep; the rest is fixed.
+First the rows are swept down and up, each placed under or over its neighbours. Then each run of a backbone is made
+upright as far as there is room for it, and what is in no run gives way and moves close again; a few rounds settle that.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Mapping, Sequence, Set
+from itertools import chain, pairwise
 
 GAP = 18.0
 """Least space between neighbours in a row."""
@@ -42,7 +42,10 @@ class Alignment:
     ) -> None:
         self.x = [0.0] * len(widths)
         self._order = order
-        self._least = {pair: (widths[pair[0]] + widths[pair[1]]) / 2 + GAP for row in order for pair in pairwise(row)}
+        self._packed = [0.0] * len(widths)  # each middle's distance from its row's first, in a row without free space
+        for row in order:
+            for left, right in pairwise(row):
+                self._packed[right] = self._packed[left] + (widths[left] + widths[right]) / 2 + GAP
         self._above: list[list[Pull]] = [[] for _ in widths]
         self._below: list[list[Pull]] = [[] for _ in widths]
         bones = backbones([(a, b) for a, b in links if columns[a] == columns[b]])
@@ -65,32 +68,32 @@ class Alignment:
     def _straighten(self, runs: Sequence[Sequence[int]]) -> None:
         """Make runs upright, and move what is in none close to them."""
         near = [[*up, *down] for up, down in zip(self._above, self._below, strict=True)]
-        for run in runs:
-            for index in run:
-                near[index] = [(index, _ANCHORED)]
+        for index in chain.from_iterable(runs):
+            near[index] = [(index, _ANCHORED)]
+        neighbours = self._neighbours(set(chain.from_iterable(runs)))
         for _ in range(_ROUNDS):
-            room = self._neighbours()
             for run in runs:
-                self._make_upright(run, room)
+                self._make_upright(run, neighbours)
             for row in self._order:
                 self._place(row, [near[index] for index in row])
 
-    def _neighbours(self) -> dict[int, tuple[int | None, int | None]]:
-        """The box to the left and to the right of each."""
+    def _neighbours(self, firm: Set[int]) -> dict[int, tuple[int | None, int | None]]:
+        """The nearest to the left and to the right of each `firm` box that are firm as well; the others give way."""
+        rows = [[index for index in row if index in firm] for row in self._order]
         return {
             index: (left, right)
-            for row in self._order
+            for row in rows
             for left, index, right in zip([None, *row], row, [*row[1:], None], strict=False)
         }
 
-    def _make_upright(self, run: Sequence[int], neighbours: dict[int, tuple[int | None, int | None]]) -> None:
+    def _make_upright(self, run: Sequence[int], neighbours: Mapping[int, tuple[int | None, int | None]]) -> None:
         """Give as many boxes of a run as there is room for one x, then the next of them, and so on."""
         part: list[int] = []
         low, high = -math.inf, math.inf
         for index in run:
             left, right = neighbours[index]
-            own_low = -math.inf if left is None else self.x[left] + self._least[left, index]
-            own_high = math.inf if right is None else self.x[right] - self._least[index, right]
+            own_low = -math.inf if left is None else self.x[left] + self._packed[index] - self._packed[left]
+            own_high = math.inf if right is None else self.x[right] - self._packed[right] + self._packed[index]
             if part and max(low, own_low) > min(high, own_high):
                 self._move(part, low, high)
                 part, low, high = [], -math.inf, math.inf
@@ -116,20 +119,17 @@ class Alignment:
         join into blocks, each at the mean of its members (pool adjacent violators).
         """
         blocks: list[tuple[float, float, int]] = []  # mean, weight, members
-        offset, offsets = 0.0, []
-        for number, (index, near) in enumerate(zip(row, pulls, strict=True)):
-            offset += self._least[row[number - 1], index] if number else 0.0
-            offsets.append(offset)
+        for index, near in zip(row, pulls, strict=True):
             target, weight = self._target(near, self.x[index])
-            mean, members = target - offset, 1
+            mean, members = target - self._packed[index], 1
             while blocks and blocks[-1][0] > mean:
                 other_mean, other_weight, others = blocks.pop()
                 mean = (mean * weight + other_mean * other_weight) / (weight + other_weight)
                 weight, members = weight + other_weight, members + others
             blocks.append((mean, weight, members))
-        means = [mean for mean, _, members in blocks for _ in range(members)]
-        for index, mean, packed in zip(row, means, offsets, strict=True):
-            self.x[index] = mean + packed
+        means = chain.from_iterable([mean] * members for mean, _, members in blocks)
+        for index, mean in zip(row, means, strict=True):
+            self.x[index] = mean + self._packed[index]
 
 
 def backbones(links: Sequence[Link]) -> set[Link]:

@@ -41,7 +41,9 @@ class Traced:
     def step(self, first: Any, second: Any, operation: Step) -> Traced:
         """The result of one operation on two numbers, of which this is one."""
         result = operation(value_of(first), value_of(second))
-        return Traced(result, max(peak_of(first), peak_of(second), significand(result)))
+        needed, held = significand(result), [significand(value_of(number)) for number in (first, second)]
+        # What is only scaled by a power of two fits wherever the operand does.
+        return Traced(result, max(peak_of(first), peak_of(second), 0 if needed in held else needed))
 
     def __add__(self, other: Any) -> Traced:
         return self.step(self, other, operator.add)

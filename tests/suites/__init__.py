@@ -4,4 +4,4 @@ from __future__ import annotations
 
 import pytest
 
-pytest.register_assert_rewrite("suites.executors")
+pytest.register_assert_rewrite("suites.executors", "suites.operations")

@@ -149,4 +149,4 @@ class Case:
     def expected(self, arrays: Sequence[Array]) -> list[Array]:
         """The oracle's outputs, as arrays of Python numbers."""
         outputs = self.oracle(*arrays)
-        return list(outputs) if isinstance(outputs, list | tuple) else [outputs]
+        return [np.asarray(y, object) for y in (outputs if isinstance(outputs, list | tuple) else [outputs])]
