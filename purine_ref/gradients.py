@@ -24,7 +24,8 @@ def backward(losses: Blob | Mapping[Blob, float], wrt: Iterable[Blob] | None = N
     wanted blob on which no loss depends gets zeros.
 
     Raises GraphError when there is nothing to differentiate, when a loss or a wanted blob is no float blob of the one
-    graph, when a blob has a gradient already, or when an operation on the way has no gradient rule.
+    graph, when a blob has a gradient already, when an operation on the way has no gradient rule, or when what needs a
+    gradient is read through a view that no operator writes.
     """
     weights = dict(losses) if isinstance(losses, Mapping) else {losses: 1.0}
     graph = _graph_of(weights)
@@ -60,8 +61,9 @@ class _Backward:
         self.wanted = wanted
         self.found: dict[Blob, Blob] = {}
         order = topological_order(graph)
-        _, behind = needed(weights)
+        blobs, behind = needed(weights)
         self.on_the_way = _depending(order, wanted)
+        self.refuse_hidden_reads(blobs)
         for loss, weight in weights.items():
             if loss in self.on_the_way:
                 self.seed(loss, weight)
@@ -73,6 +75,18 @@ class _Backward:
         """The gradient of a loss with respect to itself is its weight."""
         operation = Constant(float(weight), loss.shape, loss.dtype)
         self.graph.connect([], operation, [self.gradient_of(loss)], location=loss.location)
+
+    def refuse_hidden_reads(self, blobs: Iterable[Blob]) -> None:
+        """A view that no operator writes is read past every operator, so no rule would carry its gradient on."""
+        for blob in blobs:
+            parent = blob
+            while parent.view is not None and not blob.producers:
+                parent = parent.view.parent
+                if parent in self.on_the_way:
+                    raise GraphError(
+                        f"backward: {parent.name!r} is read as {blob.name!r}, a view that no operator writes, and its "
+                        "gradient would be lost: read it through Slice or Reshape"
+                    )
 
     def visit(self, op: Op) -> None:
         """Let the operation wire its rule, if any of its inputs is on the way."""

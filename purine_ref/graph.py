@@ -326,17 +326,16 @@ class Graph:
         location: Location | None,
     ) -> Location:
         """An operator shares the place of its blobs; only a copy (an operation with `to`) joins two, and is at either."""
-        copies = hasattr(operation, "to")
-        blobs = inputs if copies and inputs else (*inputs, *outputs)
-        place = location if location is not None else blobs[0].location if blobs else _HERE
-        if copies and inputs and place == getattr(operation, "to", None):
-            return place
-        for blob in blobs:
-            if blob.tensor.location is not place and blob.location != place:  # mostly one object, and != takes long
-                raise GraphError(
-                    f"operator {name!r} ({operation.name}) at {place} cannot use blob {blob.name!r} at "
-                    f"{blob.location}: put a Copy between them"
-                )
+        here = inputs[0].location if inputs else outputs[0].location if outputs else _HERE
+        place, target = location or here, getattr(operation, "to", None) or here
+        ends = (here, target) if hasattr(operation, "to") and place in (here, target) else (place, place)
+        for blobs, end in zip((inputs, outputs), ends, strict=True):
+            for blob in blobs:
+                if blob.tensor.location is not end and blob.location != end:  # mostly one object, and != takes long
+                    raise GraphError(
+                        f"operator {name!r} ({operation.name}) at {place} cannot use blob {blob.name!r} at "
+                        f"{blob.location}: put a Copy between them"
+                    )
         return place
 
     def _infer(self, name: str, operation: Operation, inputs: Sequence[Blob]) -> tuple[Tensor, ...]:

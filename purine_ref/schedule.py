@@ -29,6 +29,8 @@ class Schedule:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
+        self._outputs = plan.outputs
+        self._consumers = plan.consumers
         self._waiting = plan.waiting.copy()
         self._missing = plan.producers.copy()
         self._left = len(plan.waiting)
@@ -48,7 +50,7 @@ class Schedule:
         self._waiting[op] = _FINISHED
         missing = self._missing
         complete = []
-        for blob in self._plan.outputs[op]:
+        for blob in self._outputs[op]:
             missing[blob] -= 1
             if missing[blob] == 0:
                 complete.append(blob)
@@ -60,7 +62,7 @@ class Schedule:
             raise RuntimeError(f"{self._plan.graph.ops[op]!r} cannot be released: it is {self.state(op)}")
         self._waiting[op] = _RELEASED
         self._left -= 1
-        waiting, consumers = self._waiting, self._plan.consumers
+        waiting, consumers = self._waiting, self._consumers
         ready = []
         for blob in complete:
             for consumer in consumers[blob]:
@@ -107,6 +109,14 @@ class ReadyQueue:
             self._fifo.append(op)
         else:
             heapq.heappush(self._heap, (self._ranks[op], op))
+
+    def extend(self, ops: Sequence[int]) -> None:
+        """Add ready operators, in their order."""
+        if self._ranks is None:
+            self._fifo.extend(ops)
+        else:
+            for op in ops:
+                heapq.heappush(self._heap, (self._ranks[op], op))
 
     def pop(self) -> int | None:
         """Take the next to start; None when there is none, or when it is another operator's turn."""

@@ -122,7 +122,8 @@ class Recipe:
         return [other for other, tensor in self.blobs.items() if tensor == self.blobs[name]]
 
 
-UNARY = (ReLU(), Tanh(), Sigmoid(), Scale(0.5), Scale(-3.0), Identity(), Copy())
+SMOOTH = (Tanh(), Sigmoid(), Scale(0.5), Scale(-3.0), Identity(), Copy())
+UNARY = (ReLU(), *SMOOTH)
 KINDS = (
     "unary",
     "sum",
@@ -144,9 +145,10 @@ KINDS = (
 class Drawing:
     """Draws a recipe, one step at a time. A blob that was overwritten in place is not `free` for further readers."""
 
-    def __init__(self, draw: st.DrawFn, dtype: str) -> None:
+    def __init__(self, draw: st.DrawFn, dtype: str, unary: Sequence[Operation]) -> None:
         self.draw = draw
         self.dtype = dtype
+        self.unaries = st.sampled_from(unary)
         self.recipe = Recipe(seed=draw(st.integers(0, 2**32 - 1)))
         self.free = [self.recipe.add_blob(Tensor(shape, dtype)) for shape in ((4, 3), (4, 3), (2, 4, 3), (5,))]
         self.sources = set(self.free)
@@ -166,7 +168,7 @@ class Drawing:
         return self.draw(st.integers(0, len(self.recipe.blobs[name].shape) - 1))
 
     def unary(self) -> None:
-        operation = self.draw(st.sampled_from(UNARY))
+        operation = self.draw(self.unaries)
         self.keep(self.recipe.apply(operation, [self.pick()]), isinstance(operation, Scale | Copy))
 
     def sum(self) -> None:
@@ -216,7 +218,7 @@ class Drawing:
         names = self.pick_alike(self.pick(), self.draw(st.integers(2, 4)))
         total = self.recipe.add_blob(self.recipe.blobs[names[0]])
         for name in names:
-            self.recipe.add_node(self.draw(st.sampled_from(UNARY)), [name], [total])
+            self.recipe.add_node(self.draw(self.unaries), [name], [total])
         self.keep([total])
 
     def draw_numbers(self) -> None:
@@ -238,7 +240,7 @@ class Drawing:
         tensor = self.recipe.blobs[name]
         part = Part(name, tuple((0, n) for n in tensor.shape), tensor.shape)
         target = self.recipe.add_blob(tensor, part)
-        self.recipe.add_node(self.draw(st.sampled_from([ReLU(), Tanh(), Scale(0.5)])), [name], [target])
+        self.recipe.add_node(self.draw(self.unaries.filter(lambda operation: operation.in_place)), [name], [target])
         self.free.remove(name)
         self.keep([target])
 
@@ -252,7 +254,7 @@ class Drawing:
             rows = (number * tensor.shape[0], (number + 1) * tensor.shape[0])
             box = (rows, *((0, n) for n in tensor.shape[1:]))
             parts.append(self.recipe.add_blob(tensor, Part(whole, box, tensor.shape)))
-            self.recipe.add_node(self.draw(st.sampled_from(UNARY)), [name], [parts[-1]])
+            self.recipe.add_node(self.draw(self.unaries), [name], [parts[-1]])
         self.recipe.add_node(Concat(0), parts, [whole])
         self.keep([whole])
 
@@ -278,17 +280,19 @@ class Drawing:
 
 
 @st.composite
-def recipes(draw: st.DrawFn, most: int = 14) -> Recipe:
-    """A recipe for a graph that `prepare` accepts, of up to `most` steps."""
-    drawing = Drawing(draw, draw(st.sampled_from(["float32", "float64"])))
+def recipes(draw: st.DrawFn, most: int = 14, smooth: bool = False) -> Recipe:
+    """A recipe for a graph that `prepare` accepts, of up to `most` steps; `smooth` ones are in float64, without kinks."""
+    dtype = "float64" if smooth else draw(st.sampled_from(["float32", "float64"]))
+    drawing = Drawing(draw, dtype, SMOOTH if smooth else UNARY)
     for _ in range(draw(st.integers(1, most))):
         drawing.step()
     return drawing.recipe
 
 
 def differentiable(graph: Graph) -> list[Blob]:
-    """The blobs without producers that are no views: what a gradient may be asked for."""
-    return [blob for blob in graph.blobs if not blob.producers and blob.view is None]
+    """The blobs without producers that neither are views nor are read through one: what has a gradient."""
+    looked_through = {blob.view.parent for blob in graph.blobs if blob.view is not None}
+    return [b for b in graph.blobs if not b.producers and b.view is None and b not in looked_through]
 
 
 EXACT = (ReLU(), Scale(2.0), Scale(-1.0), Identity(), Copy())

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from purine_ref import ops
@@ -32,6 +32,9 @@ from purine_ref.ops.reduction import BroadcastTo, ReduceMean, ReduceSum
 from purine_ref.ops.shape import Reshape
 from purine_ref.tensor import Tensor
 from support import apply, backward, describe
+
+few = settings(max_examples=max(settings.default.max_examples // 5, 10))
+"""Each of many cases gets a share of the examples of the profile."""
 
 Array = Any
 Case = tuple[Any, ...]
@@ -255,6 +258,7 @@ def test_every_operation_is_covered() -> None:
 
 
 @every_case
+@few
 @given(data=st.data())
 def test_axes_are_those_of_the_table_and_lie_where_they_say(index: int, data: st.DataObject) -> None:
     operation, arrays = data.draw(drawn_cases(index))
@@ -267,6 +271,7 @@ def test_axes_are_those_of_the_table_and_lie_where_they_say(index: int, data: st
 
 
 @every_cuttable
+@few
 @given(data=st.data(), points=st.lists(st.integers(0, 7), max_size=3))
 def test_parts_make_up_the_whole(index: int, data: st.DataObject, points: list[int]) -> None:
     operation, arrays = data.draw(drawn_cases(index))
@@ -276,6 +281,7 @@ def test_parts_make_up_the_whole(index: int, data: st.DataObject, points: list[i
 
 
 @every_cuttable
+@few
 @given(data=st.data())
 def test_parts_of_parts_make_up_the_whole_along_one_axis_or_two(index: int, data: st.DataObject) -> None:
     operation, arrays = data.draw(drawn_cases(index))
@@ -286,6 +292,7 @@ def test_parts_of_parts_make_up_the_whole_along_one_axis_or_two(index: int, data
 
 
 @every_cuttable
+@few
 @given(data=st.data(), points=st.lists(st.integers(0, 7), min_size=4, max_size=4))
 def test_a_part_of_a_part_is_a_part(index: int, data: st.DataObject, points: list[int]) -> None:
     operation, arrays = data.draw(drawn_cases(index))
@@ -298,6 +305,7 @@ def test_a_part_of_a_part_is_a_part(index: int, data: st.DataObject, points: lis
 
 
 @every_cuttable
+@few
 @given(data=st.data(), points=st.tuples(*[st.integers(0, 7)] * 4))
 def test_cuts_along_two_axes_commute(index: int, data: st.DataObject, points: tuple[int, ...]) -> None:
     """Also with the axes of the whole, which is how a graph cuts an operation along several of them."""
@@ -333,17 +341,17 @@ def test_the_gradient_of_a_part_of_a_mean_is_the_part_of_the_gradient(case: Case
                 np.testing.assert_array_equal(got, box(want, end, 1, 2))
 
 
-def test_uneven_parts_of_a_mean_weigh_by_their_samples() -> None:
-    """Parts of 3 and 1 rows of a mean over 4: 28.5 is the mean of the whole, 52.33 that of the parts' means."""
-    x, target = np.array([[2.0], [4.0], [2 * 2**0.5], [2 * 51.0**0.5]]), np.zeros((4, 1))
-    [axis, _] = axes_of(SquaredError(), [x, target])
-    [first], [last] = (
-        apply(SquaredError().part(axis, start, stop), x[start:stop], target[start:stop])
-        for start, stop in ((0, 3), (3, 4))
-    )
-    [whole] = apply(SquaredError(), x, target)
-    assert (first, last) == (14 / 4, 102 / 4)
-    assert first + last == whole == 29
+def test_dp_01_and_dp_03_uneven_parts_of_a_mean_weigh_by_their_samples() -> None:
+    """Samples 1, 2, 3 and 10 of the loss (w x)^2 / 2 with w = 1: 28.5, not 52.33, the mean of the parts' means."""
+    x, target = np.array([[1.0], [2.0], [3.0], [10.0]]), np.zeros((4, 1))
+    slope = SquaredErrorGradient()
+    axis = axes_of(slope, [np.ones(()), x, target])[0]
+    dweights = []
+    for start, stop in ((0, 3), (3, 4)):
+        [dy] = apply(slope.part(axis, start, stop), np.ones(()), x[start:stop], target[start:stop])
+        dweights += apply(LinearWeightGradient(), dy, x[start:stop])
+    assert dweights == [3.5, 25]
+    assert sum(dweights) == 28.5
 
 
 def test_the_quantum_of_a_part_of_a_mean_is_that_of_the_whole() -> None:

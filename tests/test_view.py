@@ -310,6 +310,12 @@ def test_two_edges_between_the_same_nodes_lie_beside_each_other() -> None:
     assert single.points[0][0] == sum(stroke.points[1][0] for stroke in (one, other)) / 2
 
 
+def test_much_of_a_branched_drawing_is_upright() -> None:
+    picture = compose(training_graph("inception", 2, "float32"), compress=True)
+    pieces = [abs(a[0] - b[0]) for s in picture.strokes for a, b in zip(s.points[::2], s.points[1::2], strict=True)]
+    assert sum(piece < 0.5 for piece in pieces) > len(pieces) / 3
+
+
 def test_a_source_that_is_read_everywhere_is_shown_again_near_its_readers() -> None:
     root = ElementTree.fromstring(view.svg(lenet()))
     again = [group.findtext(f"{SVG}title") for group in groups(root, "again")]

@@ -13,6 +13,8 @@ from torch.optim.sgd import sgd as torch_sgd
 
 Function = Callable[..., Any]
 
+torch.set_num_threads(1)
+
 
 def autograd(function: Function) -> Reference:
     """`function` of tensors, and the gradients of its inputs by PyTorch's autograd."""

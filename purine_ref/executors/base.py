@@ -32,7 +32,7 @@ from purine_ref.tensor import Location
 class Run:
     """One run: its schedule, its kernels, and the failures so far. `starting` is held until `_start` has returned."""
 
-    def __init__(self, schedule: Schedule, kernels: dict[Location, Kernels]) -> None:
+    def __init__(self, schedule: Schedule, kernels: Sequence[Kernels]) -> None:
         self.schedule = schedule
         self.kernels = kernels
         self.failures: list[BaseException] = []
@@ -63,6 +63,7 @@ class Executor(ABC):
         self.iteration = 0
         self._observer = observer
         self._binding: Binding | None = Binding(self.plan, self.memory, devices, seed)
+        self._additive = [any(self.plan.producers[blob] > 1 for blob in blobs) for blobs in self.plan.outputs]
         self._guard = threading.Lock()
         self._run: Run | None = None
         self._computing: dict[int, Op] = {}
@@ -210,22 +211,22 @@ class Executor(ABC):
     def _combine(self, index: int, complete: Sequence[int]) -> BaseException | None:
         """Add up the contributions to the `complete` blobs after operator `index`; returns what went wrong."""
         try:
-            for blob in complete:
-                self._bound.combine(blob)
-            self._finished(self.graph.ops[index])
+            if self._additive[index]:
+                for blob in complete:
+                    self._bound.combine(blob)
+            if self._observer is not None:
+                self._finished(self._observer, self.graph.ops[index])
         except BaseException as error:
             return self._failed(self.graph.ops[index], error)
         return None
 
-    def _finished(self, op: Op) -> None:
-        if self._observer is None:
-            return
+    def _finished(self, observer: Observer, op: Op) -> None:
         thread = threading.get_ident()
         self._computing[thread] = op  # an observer must not wait for the run that waits for it
         try:
             if hasattr(op.operation, "to"):
-                notify(self._observer.copied, op, self._clock())
-            notify(self._observer.finished, op, self._clock())
+                notify(observer.copied, op, self._clock())
+            notify(observer.finished, op, self._clock())
         finally:
             del self._computing[thread]
 

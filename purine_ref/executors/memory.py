@@ -2,7 +2,8 @@
 
 `Memory` holds what outlives a run: persistent blobs by name, shared by every executor that is given it. A `Binding`
 belongs to one executor. An array sits in a `Slot`, so that the swap of rule R6 exchanges two pointers and every
-operator, of any executor, sees it. What is fixed after binding: the slots. What changes: the arrays in them.
+operator, of any executor, sees it from the next run on. What is fixed after binding: the slots. What changes, between
+runs: the arrays in those that last, and with them what operators are called with.
 """
 
 from __future__ import annotations
@@ -29,6 +30,12 @@ class Slot:
         self.array = array
 
 
+class Lasting(Slot):
+    """The slot of a persistent blob: a swap may change its array between runs."""
+
+    __slots__ = ()
+
+
 class Part:
     """The slot of a view into a persistent blob: cut anew at every use, since a swap may have changed the array."""
 
@@ -52,16 +59,16 @@ class Memory:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards the dictionary while executors bind to it
-        self._slots: dict[str, tuple[Tensor, Slot]] = {}
+        self._slots: dict[str, tuple[Tensor, Lasting]] = {}
 
-    def slot(self, blob: Blob, device: Device, seed: int) -> Slot:
+    def slot(self, blob: Blob, device: Device, seed: int) -> Lasting:
         """The slot of a persistent blob; a new one holds its initial value, or zeros.
 
         Raises ShapeError when the name is held already with another shape, dtype or place.
         """
         with self._lock:
             if blob.name not in self._slots:
-                self._slots[blob.name] = (blob.tensor, Slot(_initial(blob, device, seed)))
+                self._slots[blob.name] = (blob.tensor, Lasting(_initial(blob, device, seed)))
             tensor, slot = self._slots[blob.name]
         if tensor != blob.tensor:
             raise ShapeError(
@@ -80,7 +87,7 @@ class Memory:
         with self._lock:
             if name in self._slots:
                 raise ShapeError(f"blob {name!r} is held already: restore values before executors bind to the memory")
-            self._slots[name] = (tensor, Slot(array.copy()))
+            self._slots[name] = (tensor, Lasting(array.copy()))
 
     def swap(self, current: Blob, following: Blob) -> None:
         """Exchange the arrays of two blobs that are held (rule R6)."""
@@ -96,14 +103,14 @@ def _initial(blob: Blob, device: Device, seed: int) -> Array:
     return array
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Call:
-    """How to run one operator: its operation, its place, and the slots of its edges. `idle` ones move nothing."""
+    """How to run one operator: its operation, its place, and the arrays of its edges. `idle` ones move nothing."""
 
     operation: Operation
-    location: Location
-    inputs: tuple[Slot | Part, ...]
-    outputs: tuple[Slot | Part, ...]
+    place: int
+    inputs: list[Array]
+    outputs: list[Array]
     idle: bool
 
 
@@ -114,17 +121,22 @@ class Binding:
         self.plan = plan
         self._memory = memory
         self._devices = {place: devices(place) for place in _places(plan.graph)}
+        self._number = {place: number for number, place in enumerate(self._devices)}
         self._slots = _bind_blobs(plan, memory, self._devices, seed)
         self._later: dict[int, list[Slot]] = {}  # for each blob with several producers, the slots of all but the first
+        self._lasting: list[tuple[_Call, list[Slot | Part], list[Slot | Part]]] = []  # calls whose arrays may change
         self._calls = [self._call(index) for index in range(len(plan.graph.ops))]
         self._asynchronous = any(device.asynchronous for device in self._devices.values())
         self._events: list[list[Event]] = [[] for _ in plan.graph.blobs]  # what must happen before each may be read
 
     def _call(self, index: int) -> _Call:
         op = self.plan.graph.ops[index]
-        outputs = tuple(self._output(blob, index, slot) for slot, blob in enumerate(op.outputs))
-        inputs = tuple(self._slots[blob.index] for blob in op.inputs)
-        return _Call(op.operation, op.location, inputs, outputs, op in self.plan.idle)
+        inputs = [self._slots[blob.index] for blob in op.inputs]
+        outputs = [self._output(blob, index, slot) for slot, blob in enumerate(op.outputs)]
+        call = _Call(op.operation, self._number[op.location], _arrays(inputs), _arrays(outputs), op in self.plan.idle)
+        if any(isinstance(slot, (Lasting, Part)) for slot in (*inputs, *outputs)):
+            self._lasting.append((call, inputs, outputs))
+        return call
 
     def _output(self, blob: Blob, op: int, slot: int) -> Slot | Part:
         """The first edge writes the blob itself; each later one a buffer of its own, to be added in its turn."""
@@ -135,20 +147,21 @@ class Binding:
         self._later.setdefault(blob.index, []).append(staging)
         return staging
 
-    def begin(self, key: RunKey) -> dict[Location, Kernels]:
-        """Begin a run; returns its vocabularies, by place."""
+    def begin(self, key: RunKey) -> list[Kernels]:
+        """Begin a run; returns its vocabularies, one for each place."""
         for events in self._events if self._asynchronous else ():
             events.clear()
-        return {place: device.kernels(key) for place, device in self._devices.items()}
+        for call, inputs, outputs in self._lasting:
+            call.inputs, call.outputs = _arrays(inputs), _arrays(outputs)
+        return [device.kernels(key) for device in self._devices.values()]
 
-    def call(self, op: int, kernels: dict[Location, Kernels]) -> None:
+    def call(self, op: int, kernels: Sequence[Kernels]) -> None:
         """Compute operator `op` from its input arrays into its output arrays."""
         call = self._calls[op]
         if self._asynchronous:
             self._submit(op, call, kernels)
         elif not call.idle:
-            inputs = [slot.array for slot in call.inputs]
-            call.operation.compute(kernels[call.location], inputs, [slot.array for slot in call.outputs])
+            call.operation.compute(kernels[call.place], call.inputs, call.outputs)
 
     def combine(self, blob: int) -> None:
         """Add the later contributions to a complete blob, in the order of its edges (rule R4)."""
@@ -157,26 +170,26 @@ class Binding:
         if self._asynchronous:
             self._submit_sum(blob)
         else:
-            _add_up(self._slots[blob].array, [staging.array for staging in self._later[blob]])
+            _add_up(self._slots[blob].array, _arrays(self._later[blob]))
 
     # Asynchronous devices: an operator is enqueued, and an event goes with every blob it makes ---------------------
 
-    def _submit(self, index: int, call: _Call, kernels: dict[Location, Kernels]) -> None:
+    def _submit(self, index: int, call: _Call, kernels: Sequence[Kernels]) -> None:
         """Enqueue an operator behind the events of its inputs. One that moves nothing passes them on."""
         op = self.plan.graph.ops[index]
         events = [event for blob in self.plan.inputs[index] for event in self._events[blob]]
         if not call.idle:
-            inputs, outputs = ([slot.array for slot in side] for side in (call.inputs, call.outputs))
-            compute = partial(call.operation.compute, kernels[call.location], inputs, outputs)
+            inputs, outputs = call.inputs, call.outputs
+            compute = partial(call.operation.compute, kernels[call.place], inputs, outputs)
             moves = hasattr(call.operation, "to")
-            events = self._after(Work(op.name, call.location, op.stream, compute, inputs, outputs, events, moves, op.describe))
+            events = self._after(Work(op.name, op.location, op.stream, compute, inputs, outputs, events, moves, op.describe))
         for blob in self.plan.outputs[index]:
             self._events[blob] += events
 
     def _submit_sum(self, index: int) -> None:
         """Enqueue the additions of rule R4 at the blob's place."""
         blob = self.plan.graph.blobs[index]
-        total, parts = self._slots[index].array, [staging.array for staging in self._later[index]]
+        total, parts = self._slots[index].array, _arrays(self._later[index])
         name = f"additions to {blob.name}"
         compute = partial(_add_up, total, parts)
         work = Work(name, blob.location, "main", compute, [total, *parts], [total], self._events[index])
@@ -214,6 +227,10 @@ class Binding:
         self._slots[blob.index].array[...] = array
 
 
+def _arrays(slots: Sequence[Slot | Part]) -> list[Array]:
+    return [slot.array for slot in slots]
+
+
 def _add_up(total: Array, parts: Sequence[Array]) -> None:
     """Add to `total` in the order given."""
     for part in parts:
@@ -242,7 +259,7 @@ def _bind_blob(
 ) -> Slot | Part:
     if view is not None:
         whole = slots[view.parent]
-        lasting = view.parent.persistent or isinstance(whole, Part)
+        lasting = isinstance(whole, (Lasting, Part))
         return Part(whole, view) if lasting else Slot(_cut(whole.array, view))
     if blob.persistent:
         return memory.slot(blob, device, seed)

@@ -22,18 +22,15 @@ class Serial(Executor):
 
     def _start(self, run: Run) -> None:
         queue = ReadyQueue(self._ranks, Turn())
-        for op in run.schedule.ready():
-            queue.push(op)
-        while (op_or_none := queue.pop()) is not None:
-            op = op_or_none
+        queue.extend(run.schedule.ready())
+        while (op := queue.pop()) is not None:
             error = self._execute(run, op)
             complete = [] if error else run.schedule.finish(op)
             error = error or self._combine(op, complete)
             if error is not None:
                 run.failures.append(error)
                 return
-            for following in run.schedule.release(op, complete):
-                queue.push(following)
+            queue.extend(run.schedule.release(op, complete))
 
     def _wait(self, run: Run) -> None:
         """Nothing to wait for: `_start` returns when all is done."""

@@ -50,7 +50,6 @@ class Threaded(Executor):
         elif ranks is not None:
             require_one_each(self.plan, "ranks", ranks)
         self._lanes = Lanes(self.plan, ranks, strict=order is not None)
-        self._additive = [any(self.plan.producers[blob] > 1 for blob in blobs) for blobs in self.plan.outputs]
         self._workers = [
             threading.Thread(target=self._work, args=(lane,), name=f"{graph.name}-{key}-{number}", daemon=True)
             for key, lane in self._lanes.by_key.items()

@@ -5,7 +5,7 @@ Pure functions, and one description, that operations of this package call from `
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from purine_ref.operation import Axis, End, Operation
@@ -53,9 +53,9 @@ class MeanAxis(Axis):
     divisor: int
 
 
-def mean_axes(axes: Iterable[Axis], divisor: int) -> tuple[Axis, ...]:
-    """`axes` of a mean that divides by `divisor`."""
-    return tuple(MeanAxis(axis.name, axis.extent, axis.inputs, axis.outputs, divisor) for axis in axes)
+def mean_axis(axis: Axis, divisor: int) -> Axis:
+    """`axis` of a mean that divides by `divisor`."""
+    return MeanAxis(axis.name, axis.extent, axis.inputs, axis.outputs, divisor)
 
 
 def at(*axes: int | None) -> tuple[End, ...]:

@@ -75,7 +75,7 @@ class Conv2d(_Convolution):
     def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """Each image: the matrix of weights times the matrix of patches."""
         (x, weight), (y,) = inputs, outputs
-        rows = _grouped(weight, self.groups)
+        rows = _grouped(kernels, weight, self.groups)
         for images, cols in _patches(self, kernels, x, weight.shape[2:]):
             y[images] = kernels.xp.matmul(rows, cols).reshape(y[images].shape)
 
@@ -127,10 +127,10 @@ class Conv2dDataGradient(_Convolution):
     def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """Each image: the transposed matrix of weights times dy gives the patches' gradients, which are added up."""
         (dy, weight), (dx,) = inputs, outputs
-        columns = _grouped(weight, self.groups).swapaxes(1, 2)
+        columns = _grouped(kernels, weight, self.groups).swapaxes(1, 2)
         patch = (self.shape[1], *weight.shape[2:], *dy.shape[2:])
         for images in _blocks(dy.shape[0], math.prod(patch) * dy.itemsize):
-            cols = kernels.xp.matmul(columns, _grouped_pixels(dy[images], self.groups))
+            cols = kernels.xp.matmul(columns, _grouped_pixels(kernels, dy[images], self.groups))
             shape = dx[images].shape
             cols = cols.reshape(shape[0], *patch)
             dx[images] = kernels.col2im(cols, shape, patch[1:3], self.stride, self.pads, self.dilation)
@@ -185,7 +185,7 @@ class Conv2dWeightGradient(_Convolution):
         xp = kernels.xp
         total = xp.zeros(_grouped_shape(dweight.shape, self.groups), dtype=xp.float64)
         for images, cols in _patches(self, kernels, x, self.kernel):
-            for partial in xp.matmul(_grouped_pixels(dy[images], self.groups), cols.swapaxes(2, 3)):
+            for partial in xp.matmul(_grouped_pixels(kernels, dy[images], self.groups), cols.swapaxes(2, 3)):
                 total += partial
         dweight[...] = total.reshape(dweight.shape)
 
@@ -232,13 +232,15 @@ def _grouped_shape(weight: tuple[int, ...], groups: int) -> tuple[int, ...]:
     return (groups, weight[0] // groups, math.prod(weight[1:]))
 
 
-def _grouped(weight: Array, groups: int) -> Array:
-    return weight.reshape(_grouped_shape(weight.shape, groups))
+def _grouped(kernels: Kernels, weight: Array, groups: int) -> Array:
+    # Matrices are in C order: strides would choose the order of the products' sums, and so their bits.
+    return kernels.xp.ascontiguousarray(weight).reshape(_grouped_shape(weight.shape, groups))
 
 
-def _grouped_pixels(y: Array, groups: int) -> Array:
-    """(N, K, oh, ow) as (N, groups, K/groups, oh*ow)."""
-    return y.reshape(y.shape[0], groups, y.shape[1] // groups, math.prod(y.shape[2:]))
+def _grouped_pixels(kernels: Kernels, y: Array, groups: int) -> Array:
+    """(N, K, oh, ow) as (N, groups, K/groups, oh*ow), in C order."""
+    shape = (y.shape[0], groups, y.shape[1] // groups, math.prod(y.shape[2:]))
+    return kernels.xp.ascontiguousarray(y).reshape(shape)
 
 
 def _blocks(images: int, image_bytes: int) -> Iterator[slice]:

@@ -36,7 +36,7 @@ class Linear(ProductOperation):
     def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """x times the transposed weight."""
         (x, weight), (y,) = inputs, outputs
-        y[...] = kernels.xp.matmul(_flat(x), weight.T)
+        y[...] = kernels.xp.matmul(_flat(kernels, x), _rows(kernels, weight).T)
 
     def gradient(self, wiring: Wiring) -> None:
         """LinearDataGradient for x, LinearWeightGradient for weight."""
@@ -80,7 +80,7 @@ class LinearDataGradient(ProductOperation):
     def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """dy times weight."""
         (dy, weight), (dx,) = inputs, outputs
-        dx[...] = kernels.xp.matmul(dy, weight).reshape(dx.shape)
+        dx[...] = kernels.xp.matmul(_rows(kernels, dy), _rows(kernels, weight)).reshape(dx.shape)
 
     def cost(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Cost:
         """As many FLOPs as `Linear`."""
@@ -117,7 +117,7 @@ class LinearWeightGradient(ProductOperation):
     def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """The transposed dy times x."""
         (dy, x), (dweight,) = inputs, outputs
-        dweight[...] = kernels.xp.matmul(dy.T, _flat(x))
+        dweight[...] = kernels.xp.matmul(_rows(kernels, dy).T, _flat(kernels, x))
 
     def cost(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Cost:
         """As many FLOPs as `Linear`."""
@@ -206,7 +206,7 @@ class BiasGradient(Operation):
         """Sum over all axes but one."""
         (dy,), (dbias,) = inputs, outputs
         others = tuple(axis for axis in range(dy.ndim) if axis != self.axis % dy.ndim)
-        dbias[...] = dy.sum(axis=others, dtype=kernels.xp.float64)
+        dbias[...] = _rows(kernels, dy).sum(axis=others, dtype=kernels.xp.float64)
 
     def cost(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Cost:
         """An addition per element of dy."""
@@ -226,9 +226,14 @@ def _output_shape(op: Operation, x: tuple[int, ...], weight: tuple[int, ...]) ->
     return (x[0], weight[0])
 
 
-def _flat(x: Array) -> Array:
+def _rows(kernels: Kernels, array: Array) -> Array:
+    """The array in C order, a copy only if it is not: strides would choose the order of sums, and so their bits."""
+    return kernels.xp.ascontiguousarray(array)
+
+
+def _flat(kernels: Kernels, x: Array) -> Array:
     """(N, ...) as (N, in); -1 would be ambiguous for an empty batch."""
-    return x.reshape(x.shape[0], math.prod(x.shape[1:]))
+    return _rows(kernels, x).reshape(x.shape[0], math.prod(x.shape[1:]))
 
 
 def _cost(x: Tensor, weight: Tensor, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Cost:

@@ -6,14 +6,14 @@ loss of an empty batch is 0, and so is its gradient.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from purine_ref.errors import OperatorError
 from purine_ref.operation import Array, Axis, Cost, Kernels, Operation, Wiring, elementwise_axes, traffic
 from purine_ref.ops.attributes import assign, choice, integer
-from purine_ref.ops.axes import MeanAxis, at, mean_axes
+from purine_ref.ops.axes import MeanAxis, at, mean_axis
 from purine_ref.ops.exactness import divided_quantum
 from purine_ref.ops.softmax import exponentials
 from purine_ref.tensor import Tensor
@@ -65,8 +65,8 @@ class _Loss(SampleMean):
     def _divisor(self, seen: int) -> int:
         return self.mean_divisor(seen) if self.reduction == "mean" else 1
 
-    def _divided_axes(self, axes: tuple[Axis, ...], seen: int) -> tuple[Axis, ...]:
-        return mean_axes(axes, self._divisor(seen)) if self.reduction == "mean" else axes
+    def _divided_axes(self, axes: Iterable[Axis], seen: int) -> tuple[Axis, ...]:
+        return tuple(mean_axis(axis, self._divisor(seen)) if self.reduction == "mean" else axis for axis in axes)
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class _CrossEntropy(_Loss):
             axis = place + 1 if place else 0
             result = axis if outputs[0].shape == logits.shape else None
             axes.append(Axis(f"axis{axis}" if axis else "n", extent, (*whole, *at(axis, place)), at(result)))
-        return self._divided_axes(tuple(axes), label.size)
+        return self._divided_axes(axes, label.size)
 
     def _require_logits_and_label(self, logits: Tensor, label: Tensor) -> None:
         self.require_float(logits, "logits")

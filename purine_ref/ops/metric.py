@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from purine_ref.operation import Array, Axis, Cost, Kernels, traffic
 from purine_ref.ops.attributes import assign, integer
-from purine_ref.ops.axes import at, mean_axes
+from purine_ref.ops.axes import at, mean_axis
 from purine_ref.ops.loss import SampleMean, check_labels
 from purine_ref.tensor import Tensor
 
@@ -57,7 +57,7 @@ class TopKAccuracy(SampleMean):
     def axes(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[Axis, ...]:
         """n: the batch; the share of the whole is the sum of the parts' shares of the whole."""
         batch = inputs[1].shape[0]
-        return mean_axes([Axis("n", batch, at(0, 0), at(None))], self.mean_divisor(batch))
+        return (mean_axis(Axis("n", batch, at(0, 0), at(None)), self.mean_divisor(batch)),)
 
     def cost(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Cost:
         """Per logit: three comparisons and an addition."""

@@ -278,7 +278,8 @@ class GlobalAveragePool2d(_PlaneOperation):
     def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """Each plane's average."""
         (x,), (y,) = inputs, outputs
-        y[...] = x.sum(axis=(2, 3), dtype=kernels.xp.float64, keepdims=True) / _plane(self, x.shape)
+        rows = kernels.xp.ascontiguousarray(x)  # strides would choose the order of the sum
+        y[...] = rows.sum(axis=(2, 3), dtype=kernels.xp.float64, keepdims=True) / _plane(self, x.shape)
 
     def gradient(self, wiring: Wiring) -> None:
         """GlobalAveragePool2dGradient."""

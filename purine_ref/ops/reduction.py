@@ -14,7 +14,7 @@ from typing import Any
 from purine_ref.operation import Array, Axis, Cost, Kernels, Operation, Wiring, traffic
 from purine_ref.ops.arithmetic import Scale
 from purine_ref.ops.attributes import assign, integer, number
-from purine_ref.ops.axes import MeanAxis, at, front_axes, mean_axes, shape_of_part
+from purine_ref.ops.axes import MeanAxis, at, front_axes, mean_axis, shape_of_part
 from purine_ref.ops.exactness import divided_quantum, keeps_exact, scaled_quantum
 from purine_ref.tensor import Tensor, as_shape
 
@@ -59,8 +59,11 @@ class _Reduction(Operation):
         return tuple(Axis(f"axis{x}", inputs[0].shape[x], at(x), at(y)) for x, y in enumerate(places))
 
     def _sum(self, kernels: Kernels, x: Array) -> Array:
-        axes = range(x.ndim) if self.over is None else sorted(axis % x.ndim for axis in self.over)
-        return sum_over(kernels.xp, x, axes)
+        return sum_over(kernels.xp, x, self._reduced(x.ndim))
+
+    def _reduced(self, count: int) -> Sequence[int]:
+        """Which of `count` axes are reduced, in ascending order."""
+        return range(count) if self.over is None else sorted(axis % count for axis in self.over)
 
     def _broadcast(self, wiring: Wiring, factor: float) -> None:
         if wiring.wants[0]:
@@ -104,17 +107,16 @@ class ReduceMean(_Reduction):
     def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """Sum in float64, then divide."""
         x, y = inputs[0], outputs[0]
-        y[...] = self._sum(kernels, x) / self._terms(x.size, y.size)
+        y[...] = self._sum(kernels, x) / self._terms(x.shape)
 
     def gradient(self, wiring: Wiring) -> None:
         """{ dy } >> BroadcastTo(factor = 1 / number) >> { dx }"""
-        self._broadcast(wiring, 1 / self._terms(wiring.inputs[0].tensor.size, wiring.outputs[0].tensor.size))
+        self._broadcast(wiring, 1 / self._terms(wiring.inputs[0].tensor.shape))
 
     def axes(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[Axis, ...]:
         """Every axis of x; parts along those that do not stay are divided by the number of the whole."""
-        axes = super().axes(inputs, outputs)
-        divided = mean_axes(axes, self._terms(inputs[0].size, outputs[0].size))
-        return tuple(mean if mean.outputs == (None,) else axis for axis, mean in zip(axes, divided, strict=True))
+        axes, terms = super().axes(inputs, outputs), self._terms(inputs[0].shape)
+        return tuple(mean_axis(axis, terms) if axis.outputs == at(None) else axis for axis in axes)
 
     def part(self, axis: Axis, start: int, stop: int) -> Operation:
         """Divided by the number of the whole."""
@@ -122,12 +124,12 @@ class ReduceMean(_Reduction):
 
     def quantum(self, exponents: Sequence[int], inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[int, ...]:
         """That of x, divided by the number."""
-        terms = self._terms(inputs[0].size, outputs[0].size)
+        terms = self._terms(inputs[0].shape)
         return (divided_quantum(self, exponents[0], terms, "number of elements in a mean"),)
 
-    def _terms(self, size: int, sums: int) -> int:
-        """How many elements go into each of `sums` sums over `size`; 1 where there is none, to divide by."""
-        return self.count or max(size // max(sums, 1), 1)
+    def _terms(self, x: tuple[int, ...]) -> int:
+        """How many elements go into each sum; 1 where there is none, to divide by."""
+        return self.count or max(math.prod(x[axis] for axis in self._reduced(len(x))), 1)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ def exponentials(operation: Operation, xp: Any, x: Array, axis: int) -> tuple[Ar
 
     All are float64; `total` keeps the axis, with length 1. Raises OperatorError where a whole row is -inf.
     """
+    x = xp.ascontiguousarray(x)
     largest = x.max(axis=axis, keepdims=True)
     nowhere = largest == -xp.inf
     if nowhere.any():
@@ -31,7 +32,15 @@ def exponentials(operation: Operation, xp: Any, x: Array, axis: int) -> tuple[Ar
     # inf - inf is NaN, but with a warning; to subtract NaN says the same without one.
     shifted = xp.subtract(x, xp.where(largest == xp.inf, xp.nan, largest), dtype=xp.float64)
     powers = xp.exp(shifted)
-    return shifted, powers, powers.sum(axis=axis, keepdims=True)
+    return shifted, powers, sum_along(xp, powers, axis)
+
+
+def sum_along(xp: Any, x: Array, axis: int) -> Array:
+    """The float64 sums of `x` along `axis`, which stays, with length 1.
+
+    They are taken over an array in C order: strides would choose the order of a sum, and so its bits.
+    """
+    return xp.ascontiguousarray(x).sum(axis=axis, keepdims=True, dtype=xp.float64)
 
 
 @dataclass(frozen=True)
@@ -102,7 +111,7 @@ class SoftmaxGradient(_AlongAxisGradient):
         xp = kernels.xp
         dy, y = inputs
         product = xp.multiply(dy, y, dtype=xp.float64)
-        outputs[0][...] = y * (dy - product.sum(axis=self.axis, keepdims=True))
+        outputs[0][...] = y * (dy - sum_along(xp, product, self.axis))
 
 
 @dataclass(frozen=True)
@@ -135,4 +144,6 @@ class LogSoftmaxGradient(_AlongAxisGradient):
         """dy - exp(y) sum dy."""
         xp = kernels.xp
         dy, y = inputs
-        outputs[0][...] = dy - xp.exp(y) * dy.sum(axis=self.axis, keepdims=True, dtype=xp.float64)
+        # In C order, since the last bit of an exponential may depend on the stride.
+        powers = xp.exp(xp.ascontiguousarray(y))
+        outputs[0][...] = dy - powers * sum_along(xp, dy, self.axis)

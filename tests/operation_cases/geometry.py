@@ -69,6 +69,16 @@ CONVOLUTIONS = [
     *convolution_cases("untouched-rows", (5, 4, 2, 2), (5, 2, 2), (4, 5), NONE, (1, 1), 1),
 ]
 
+CONVOLUTIONS.append(
+    Case(
+        Conv2d(),
+        (Input((2, 90, 3, 4)), weight(1, 90, 1, 1)),
+        lambda x, w: oracle.convolution(x, w, (len(x), 1, 3, 4), (1, 1), NONE, (1, 1), 1),
+        autograd(functional.conv2d),
+        "one-output",
+    )
+)
+
 LINEAR = [
     Case(
         Linear(),
@@ -77,6 +87,8 @@ LINEAR = [
         autograd(lambda x, w: functional.linear(x.flatten(1), w)),
     ),
     Case(Linear(), (Input((5, 3)), weight(4, 3)), oracle.linear, autograd(functional.linear), "flat"),
+    Case(Linear(), (Input((5, 90)), weight(1, 90)), oracle.linear, autograd(functional.linear), "one-output"),
+    Case(Linear(), (Input((1, 90)), weight(4, 90)), oracle.linear, autograd(functional.linear), "one-sample"),
     Case(
         LinearDataGradient((3, 4, 2, 5)),
         (Input((3, 7)), weight(7, 40)),

@@ -21,7 +21,7 @@ from oracles.traced import Traced, traced
 from support import ArrayWiring, backward, describe
 
 from purine_ref.devices.cpu import CpuKernels
-from purine_ref.errors import GraphError, OperatorError, ShapeError
+from purine_ref.errors import OperatorError, ShapeError
 from purine_ref.executors import Serial
 from purine_ref.gradients import backward as add_gradients
 from purine_ref.graph import Blob, Graph
@@ -34,7 +34,7 @@ Array = Any
 Check = Callable[[Any, Case, str], None]
 Condition = Callable[[Case], object]
 
-EXPONENTS = (-2, 1, 3, 0)
+EXPONENTS = (-2, -1, -3, -1)
 """In exact mode, input i is a multiple of 2 to the power EXPONENTS[i]."""
 
 INTEGER_BITS = {"float32": 24, "float64": 53}
@@ -293,11 +293,6 @@ class OperationContract:
             case.operation.gradient(wiring)
             assert [gradient is not None for gradient in wiring.gradients] == wants
             assert bool(wiring.added) == any(wants)
-
-    @only(lambda case: not case.has_gradient)
-    def test_without_a_gradient_rule_it_says_so(self, case: Case, dtype: str) -> None:
-        with pytest.raises(GraphError, match=rf"^{case.operation.name} has no gradient rule, but .*$"):
-            case.operation.gradient(None)  # type: ignore[arg-type]
 
     # Buffers
 
