@@ -38,6 +38,15 @@ class OperatorError(PurineError):
     """An operator met values that it cannot compute on, such as a label outside its classes."""
 
 
+class PeerLost(PurineError):
+    """A rank that others need is gone: it failed, was interrupted, or closed. `rank` says which, `reason` why."""
+
+    def __init__(self, rank: int, reason: str) -> None:
+        self.rank = rank
+        self.reason = reason
+        super().__init__(f"rank {rank} is lost: {reason}")
+
+
 class Refused(PurineError):
     """Something from outside (a file, a message) is not what it claims to be, and was not believed."""
 

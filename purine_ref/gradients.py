@@ -8,6 +8,7 @@ Only what lies between the losses and the wanted blobs gets a gradient; blobs th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from purine_ref.errors import GraphError
 from purine_ref.graph import Blob, Graph, Op
@@ -63,7 +64,7 @@ class _Backward:
         order = topological_order(graph)
         blobs, behind = needed(weights)
         self.on_the_way = _depending(order, wanted)
-        self.refuse_hidden_reads(blobs)
+        self.refuse_hidden_reads([blob for blob in graph.blobs if blob in weights or (blob.consumers and blob in blobs)])
         for loss, weight in weights.items():
             if loss in self.on_the_way:
                 self.seed(loss, weight)
@@ -114,6 +115,28 @@ class _Backward:
         self.graph.connect([], Constant(0.0, target.shape, target.dtype), [target], location=target.location)
 
 
+class _OwnOutputs(Sequence[Blob]):
+    """An operator's outputs, for its rule to read. Where a blob has other producers too, and so holds the sum of all
+    (rule R4), what this operator alone delivers is computed once more, into a blob of its own.
+    """
+
+    def __init__(self, op: Op) -> None:
+        self._op = op
+        self._again: tuple[Blob, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self._op.outputs)
+
+    def __getitem__(self, slot: Any) -> Any:
+        op = self._op
+        if len(op.outputs[slot].producers) == 1:
+            return op.outputs[slot]
+        if not self._again:
+            name = op.graph.free_name(f"{op.name}/again")
+            self._again = op.graph.apply(op.operation, op.inputs, name, location=op.location, stream=op.stream)
+        return self._again[slot]
+
+
 class _OpWiring:
     """The `Wiring` of one operator: see `operation.Wiring`."""
 
@@ -121,7 +144,7 @@ class _OpWiring:
         self._backward = backward
         self._op = op
         self.inputs: Sequence[Blob] = op.inputs
-        self.outputs: Sequence[Blob] = op.outputs
+        self.outputs: Sequence[Blob] = _OwnOutputs(op)
         self.wants: Sequence[bool] = wants
 
     def has_gradient(self, output: int) -> bool:

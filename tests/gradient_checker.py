@@ -110,4 +110,6 @@ def _along(value: Value, point: Sequence[Array], index: int, direction: Array) -
 
 def _require_float64(name: str, array: Array) -> None:
     if array.dtype != np.float64:
-        raise TypeError(f"{name}: expected float64, since finite differences of anything less are noise, got {array.dtype}")
+        raise TypeError(
+            f"{name}: expected float64, since finite differences of anything less are noise, got {array.dtype}"
+        )

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from gradient_checker import Undecided, WrongGradient, central_slope, check_at_kink, check_gradient
+from purine_ref.ops import MaxPool2d, ReLU
 from suites.operations import compute
 from support import backward
-
-from purine_ref.ops import MaxPool2d, ReLU
 
 Array = Any
 RNG = np.random.default_rng(0)

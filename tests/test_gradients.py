@@ -268,6 +268,19 @@ def test_several_producers_forward_share_one_gradient_backward() -> None:
     assert executor.fetch(gradients[b].name).tolist() == [3 * 2 * 2, 3 * 2 * 5, 3 * 2 * -3]
 
 
+def test_a_rule_reads_what_its_operator_alone_gave_to_a_sum() -> None:
+    """y = tanh(a) + tanh(b), by two edges into y: the derivative of each is 1 - tanh^2 of its own, not 1 - y^2."""
+    graph = Graph("case")
+    a, b, y = graph.blob("a", (3,), "float64"), graph.blob("b", (3,), "float64"), graph.blob("y", (3,), "float64")
+    graph.connect([a], Tanh(), [y], name="first")
+    graph.connect([b], Tanh(), [y], name="second")
+    before = len(graph.ops)
+    gradients = backward(y, [a])
+    assert [op.name for op in graph.ops[before:]] == ["y/grad", "first/again", "first/TanhGradient"]
+    executor = run(graph, a=[0, 1, -2], b=[3, 0.5, 0])
+    np.testing.assert_allclose(executor.fetch(gradients[a].name), 1 / np.cosh([0, 1, -2]) ** 2, rtol=1e-14)
+
+
 def test_backward_leaves_an_open_scope_alone() -> None:
     graph = Graph("case")
     with graph.scope("layer"):

@@ -9,13 +9,13 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from oracles import each, movement
-from suites.operation_case import Case, Input
-from suites.operations import OperationContract, failed_checks
 
+from oracles import each, movement
 from purine_ref.errors import ShapeError
 from purine_ref.operation import Cost, Operation, traffic
 from purine_ref.ops import Concat
+from suites.operation_case import Case, Input
+from suites.operations import OperationContract, failed_checks
 
 SHAPE = (5, 4, 3)
 

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from suites.operation_case import Array, Reference
 from torch.nn import functional
 from torch.optim.adagrad import adagrad as torch_adagrad
 from torch.optim.sgd import sgd as torch_sgd
+
+from suites.operation_case import Array, Reference
 
 Function = Callable[..., Any]
 

@@ -211,9 +211,10 @@ class Executor(ABC):
     def _combine(self, index: int, complete: Sequence[int]) -> BaseException | None:
         """Add up the contributions to the `complete` blobs after operator `index`; returns what went wrong."""
         try:
+            binding = self._bound  # refuses where the executor was closed meanwhile
             if self._additive[index]:
                 for blob in complete:
-                    self._bound.combine(blob)
+                    binding.combine(blob)
             if self._observer is not None:
                 self._finished(self._observer, self.graph.ops[index])
         except BaseException as error:

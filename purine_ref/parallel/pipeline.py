@@ -141,7 +141,7 @@ def _rank(kind: str, backward: bool, micro: int, stage: int, pipeline: Pipeline)
     ahead = min(pipeline.stages - stage, pipeline.micro)  # forward parts that a stage runs before its first backward
     if backward:
         return min(micro + ahead, pipeline.micro) + micro
-    return micro + max(0, micro - ahead + 1) - (1 if micro >= ahead else 0)
+    return micro + max(0, micro - ahead + 1)
 
 
 def micro_batches(composed: Composed, pipeline: Pipeline) -> dict[Op, tuple[Op, int | None]]:

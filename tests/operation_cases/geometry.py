@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from oracles import geometry as oracle
-from suites.operation_case import GAP, Case, Input, apart, chosen, weight, whole
 from torch.nn import functional
-from torch_reference import autograd, convolution, padded, pullback
 
+from oracles import geometry as oracle
 from purine_ref.ops import (
     LRN,
     AveragePool2d,
@@ -28,6 +26,8 @@ from purine_ref.ops import (
     MaxPool2d,
     MaxPool2dGradient,
 )
+from suites.operation_case import GAP, Case, Input, apart, chosen, weight, whole
+from torch_reference import autograd, convolution, padded, pullback
 
 X, SAMPLE, PLANE = (3, 4, 6, 7), (4, 6, 7), (6, 7)
 NONE = ((0, 0), (0, 0))
@@ -63,21 +63,18 @@ def convolution_cases(note: str, weights: tuple[int, ...], y: tuple[int, ...], *
 
 
 CONVOLUTIONS = [
-    *convolution_cases("plain", (5, 4, 2, 3), (5, 5, 5), (1, 1), NONE, (1, 1), 1),
-    *convolution_cases("strided", (5, 4, 2, 3), (5, 3, 3), (3, 2), ((1, 2), (0, 1)), (1, 1), 1),
-    *convolution_cases("dilated-groups", (6, 2, 3, 2), (6, 5, 4), (1, 2), ((2, 1), (1, 2)), (2, 3), 2),
-    *convolution_cases("untouched-rows", (5, 4, 2, 2), (5, 2, 2), (4, 5), NONE, (1, 1), 1),
-]
-
-CONVOLUTIONS.append(
+    *convolution_cases("plain", (5, 4, 3, 2), (5, 4, 6), (1, 1), NONE, (1, 1), 1),
+    *convolution_cases("strided", (5, 4, 2, 3), (5, 4, 2), (2, 3), ((1, 2), (0, 1)), (1, 1), 1),
+    *convolution_cases("dilated-groups", (6, 2, 3, 4), (6, 5, 4), (1, 2), ((2, 1), (1, 2)), (2, 1), 2),
+    *convolution_cases("untouched-rows", (6, 4, 2, 3), (6, 2, 5), (4, 1), NONE, (1, 1), 1),
     Case(
         Conv2d(),
         (Input((2, 90, 3, 4)), weight(1, 90, 1, 1)),
         lambda x, w: oracle.convolution(x, w, (len(x), 1, 3, 4), (1, 1), NONE, (1, 1), 1),
         autograd(functional.conv2d),
         "one-output",
-    )
-)
+    ),
+]
 
 LINEAR = [
     Case(
@@ -154,12 +151,13 @@ MAX_POOLS = [
 ]
 
 
-def average_pool_cases(
-    note: str, kernel: Any, stride: Any, pads: Any, rounding: str, count: str, certified: bool
-) -> list[Case]:
-    """An average pool and its gradient. Uneven padding is given to PyTorch beforehand, where padding counts."""
-    window = (kernel, stride, pads, rounding, count)
-    even, y = tuple(begin for begin, _ in pads), oracle.pooled(X, *window[:4])
+def average_pool_cases(note: str, *window: Any, certified: bool = False, x: tuple[int, ...] = X) -> list[Case]:
+    """An average pool and its gradient, with (kernel, stride, pads, rounding, count).
+
+    Uneven padding is given to PyTorch beforehand, where padding counts.
+    """
+    kernel, stride, pads, rounding, count = window
+    even = tuple(begin for begin, _ in pads)
     symmetric = pads == tuple((p, p) for p in even)
 
     def form(x: torch.Tensor) -> Any:
@@ -171,36 +169,43 @@ def average_pool_cases(
     return [
         Case(
             AveragePool2d(*window),
-            (Input(X),),
+            (Input(x),),
             lambda x: oracle.average_pool(x, *window),
             autograd(form) if pools else None,
             note,
             certified=certified,
         ),
         Case(
-            AveragePool2dGradient(X, *window),
-            (Input(y),),
-            lambda dy: oracle.average_pool_gradient(dy, SAMPLE, *window),
-            autograd(lambda dy: pullback(form, torch.zeros(X, dtype=dy.dtype), dy)) if pools else None,
+            AveragePool2dGradient(x, *window),
+            (Input(oracle.pooled(x, *window[:4])),),
+            lambda dy: oracle.average_pool_gradient(dy, x[1:], *window),
+            autograd(lambda dy: pullback(form, torch.zeros(x, dtype=dy.dtype), dy)) if pools else None,
             note,
-            empty=AveragePool2dGradient((0, *SAMPLE), *window),
+            empty=AveragePool2dGradient((0, *x[1:]), *window),
             certified=certified,
         ),
     ]
 
 
 AVERAGE_POOLS = [
-    *average_pool_cases("full", (2, 4), (2, 1), ((1, 1), (0, 1)), "floor", "padded", True),
-    *average_pool_cases("overhang", (3, 4), (2, 3), ((1, 1), (1, 1)), "ceil", "padded", True),
-    *average_pool_cases("cut", (4, 2), (3, 2), ((1, 1), (1, 1)), "ceil", "valid", False),
-    *average_pool_cases("uneven", (2, 4), (3, 2), ((0, 1), (2, 0)), "floor", "valid", True),
+    *average_pool_cases("full", (2, 4), (1, 1), ((1, 1), (0, 1)), "floor", "padded", certified=True),
+    *average_pool_cases("overhang", (3, 4), (4, 2), ((0, 0), (2, 2)), "ceil", "padded"),
+    *average_pool_cases("cut", (4, 2), (3, 1), ((0, 0), (1, 1)), "ceil", "valid"),
+    *average_pool_cases("uneven", (2, 4), (1, 2), ((0, 1), (2, 0)), "floor", "valid", certified=True, x=(2, 5, 6, 7)),
     Case(
         GlobalAveragePool2d(),
         (Input((3, 2, 4, 8)),),
         oracle.global_average,
         autograd(lambda x: functional.adaptive_avg_pool2d(x, 1)),
     ),
-    Case(GlobalAveragePool2d(), (Input(X),), oracle.global_average, note="any", certified=False),
+    Case(
+        GlobalAveragePool2d(),
+        (Input(X),),
+        oracle.global_average,
+        autograd(lambda x: functional.adaptive_avg_pool2d(x, 1)),
+        "any",
+        certified=False,
+    ),
     Case(
         GlobalAveragePool2dGradient((3, 2, 4, 8)),
         (Input((3, 2, 1, 1)),),
@@ -212,7 +217,8 @@ AVERAGE_POOLS = [
         GlobalAveragePool2dGradient(X),
         (Input((3, 4, 1, 1)),),
         lambda dy: oracle.global_average_gradient(dy, PLANE),
-        note="any",
+        autograd(lambda dy: dy.expand(X) / 42),
+        "any",
         empty=GlobalAveragePool2dGradient((0, *SAMPLE)),
         certified=False,
     ),

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.nn import functional
+
 from oracles import each
 from oracles import movement as oracle
-from suites.operation_case import Case, Input, Shape
-from torch.nn import functional
-from torch_reference import autograd
-
 from purine_ref.ops import Concat, Copy, Identity, PadSlice, Reshape, Slice, Split
 from purine_ref.tensor import DTYPES, Location
+from suites.operation_case import Case, Input, Shape
+from torch_reference import autograd
 
 X = (5, 4, 3)
 
@@ -44,9 +44,7 @@ CASES = [
         "last",
         variadic=True,
     ),
-    movement(
-        Split(1, (1, 0, 3)), [X], lambda x: oracle.split(x, 1, (1, 0, 3)), lambda x: torch.split(x, (1, 0, 3), 1)
-    ),
+    movement(Split(1, (1, 0, 3)), [X], lambda x: oracle.split(x, 1, (1, 0, 3)), lambda x: torch.split(x, (1, 0, 3), 1)),
     movement(
         Split(-1, (2, 1)), [X], lambda x: oracle.split(x, 2, (2, 1)), lambda x: torch.split(x, (2, 1), -1), "last"
     ),

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import torch
+
 from oracles import draws as oracle
+from purine_ref.ops import Bernoulli, Constant, Gaussian, Uniform
 from suites.operation_case import FLOATS, RUN, Case
 from torch_reference import autograd
-
-from purine_ref.ops import Bernoulli, Constant, Gaussian, Uniform
 
 SHAPE, WINDOW = (5, 4, 3), ((9, 7, 6), (2, 3, 1))
 STREAM = "net/noise"

@@ -7,23 +7,10 @@ from fractions import Fraction
 from typing import Any
 
 import torch
+from torch.nn import functional
+
 from oracles import each
 from oracles import values as oracle
-from suites.operation_case import (
-    GAP,
-    Case,
-    Input,
-    apart,
-    between_zero_and_one,
-    chosen,
-    mask,
-    positive,
-    weight,
-    whole,
-)
-from torch.nn import functional
-from torch_reference import adagrad, autograd, pullback, sgd
-
 from purine_ref.ops import (
     SGD,
     AdaGrad,
@@ -53,12 +40,31 @@ from purine_ref.ops import (
     TorchSGD,
     WeightedSum,
 )
+from suites.operation_case import (
+    GAP,
+    Case,
+    Input,
+    apart,
+    between_zero_and_one,
+    chosen,
+    mask,
+    positive,
+    weight,
+    whole,
+)
+from torch_reference import adagrad, autograd, pullback, sgd
 
 X = (5, 4, 3)
 aten = torch.ops.aten
 
 ACTIVATIONS = [
-    Case(ReLU(), (Input(X, apart),), lambda x: each(lambda v: v if v > 0 else 0, x), autograd(torch.relu), distance=GAP / 2),
+    Case(
+        ReLU(),
+        (Input(X, apart),),
+        lambda x: each(lambda v: v if v > 0 else 0, x),
+        autograd(torch.relu),
+        distance=GAP / 2,
+    ),
     Case(
         ReLUGradient(),
         (Input(X), Input(X, apart)),
@@ -219,9 +225,7 @@ DROPOUTS = [
 ]
 
 SUMS = [
-    Case(
-        Sum(), (Input(X),) * 3, oracle.plain_sum, autograd(lambda *xs: torch.stack(xs).sum(0)), variadic=True
-    ),
+    Case(Sum(), (Input(X),) * 3, oracle.plain_sum, autograd(lambda *xs: torch.stack(xs).sum(0)), variadic=True),
     Case(Sum(), (Input(X),), oracle.plain_sum, autograd(torch.clone), "of-one", free=True, variadic=True),
     Case(Mean(), (Input(X),) * 2, oracle.mean, autograd(lambda *xs: torch.stack(xs).mean(0)), variadic=True),
     Case(
@@ -251,12 +255,14 @@ SUMS = [
     Case(Scale(0.3), (Input(X),), lambda x: x * Fraction(0.3), autograd(lambda x: x * 0.3), "rounding"),
     Case(ReduceSum(), (Input(X),), lambda x: oracle.reduce_sum(x, (0, 1, 2)), autograd(torch.sum)),
     Case(
-        ReduceSum((-1, 0)), (Input(X),), lambda x: oracle.reduce_sum(x, (0, 2)), autograd(lambda x: x.sum((0, 2))), "some"
+        ReduceSum((-1, 0)),
+        (Input(X),),
+        lambda x: oracle.reduce_sum(x, (0, 2)),
+        autograd(lambda x: x.sum((0, 2))),
+        "some",
     ),
     Case(ReduceMean(), (Input((4, 8, 2)),), lambda x: oracle.reduce_mean(x, (0, 1, 2)), autograd(torch.mean)),
-    Case(
-        ReduceMean((1,)), (Input(X),), lambda x: oracle.reduce_mean(x, (1,)), autograd(lambda x: x.mean(1)), "some"
-    ),
+    Case(ReduceMean((1,)), (Input(X),), lambda x: oracle.reduce_mean(x, (1,)), autograd(lambda x: x.mean(1)), "some"),
     Case(
         ReduceMean((0, 2)),
         (Input(X),),

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hooks import SHAPE, WATCH, Apply, Call, Gate, Swallow, Trace, bits, call, fail_with, raised_by, running
 
+from hooks import SHAPE, WATCH, Apply, Call, Gate, Swallow, Trace, bits, call, fail_with, raised_by, running
 from purine_ref.devices import CpuDevice
 from purine_ref.errors import GraphError, OperatorError, ShapeError
 from purine_ref.executors import Executor, Memory, Observer, Serial

@@ -15,11 +15,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+
 from gradient_checker import check_gradient
 from oracles import each, numbers
 from oracles.traced import Traced, traced
-from support import ArrayWiring, backward, describe
-
 from purine_ref.devices.cpu import CpuKernels
 from purine_ref.errors import OperatorError, ShapeError
 from purine_ref.executors import Serial
@@ -29,6 +28,7 @@ from purine_ref.operation import Operation
 from purine_ref.ops import Constant, Mul, ReduceSum
 from purine_ref.tensor import DTYPES, Tensor
 from suites.operation_case import FLOATS, RUN, Case
+from support import ArrayWiring, backward, describe
 
 Array = Any
 Check = Callable[[Any, Case, str], None]
