@@ -17,7 +17,7 @@ from functools import partial
 
 import click
 from shapes import SHAPES, Predecessors, build
-from timing import Contestant, Series, measure, quiet_interrupt, save, seconds, show
+from timing import Contestant, Series, measure, save, seconds, show, start
 
 from purine_ref.executors import Serial, Threaded
 from purine_ref.executors.base import Executor
@@ -133,7 +133,7 @@ def ratios(series: list[Series]) -> list[Series]:
 
 
 @click.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.option("--operators", type=click.IntRange(1), default=100_000, show_default=True, help="Operators in each graph.")
+@click.option("--operators", type=click.IntRange(1), default=100_000, show_default=True, help="Size of each graph.")
 @click.option("--runs", type=click.IntRange(1), default=5, show_default=True, help="Rounds after the warm-up.")
 @click.option("--dask-operators", type=click.IntRange(0), default=10_000, show_default=True,
               help="At most so many for dask, which takes long; 0 leaves it out.")  # fmt: skip
@@ -153,5 +153,4 @@ def main(operators: int, runs: int, dask_operators: int, json_file: str | None) 
 
 
 if __name__ == "__main__":
-    with quiet_interrupt():
-        main()
+    start(main)

@@ -3,8 +3,8 @@
 A *contestant* does its work once and says how many seconds each part of it took. `measure` lets all contestants that
 are to be compared take turns in one go: first each once, uncounted, then in every round each once, the order turned
 round from one round to the next, so that a slow minute of the machine falls on all of them. What it gives are `Series`,
-one value a round; tables show their medians with the least and the greatest. Python's garbage collector stays on,
-as it is for users; `seconds` empties it before it starts the clock.
+one value a round; tables show their medians with the least and the greatest. Python's cyclic garbage collector is
+paused while the clock runs, as `timeit` does it, and run before.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-INTERRUPTED = 130
-"""The exit code after Ctrl-C."""
+USAGE, INTERRUPTED = 64, 130
+"""Exit codes: wrong usage, and Ctrl-C."""
 
 PIPE = 120
 """Columns of a table that does not go to a terminal."""
@@ -80,16 +80,27 @@ class Series:
         return Series(name, self.case, self.items, self.workers, self.metric, "x", ratios)
 
 
+@contextmanager
+def paused_collector() -> Iterator[None]:
+    """Within it no garbage is collected but by reference counts; before it all is."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 def seconds(work: Callable[[], object]) -> float:
     """How long one call takes."""
-    gc.collect()
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
+    with paused_collector():
+        start = time.perf_counter()
+        work()
+        return time.perf_counter() - start
 
 
 def measure(contestants: Sequence[Contestant], runs: int, label: str) -> list[Series]:
-    """Let the contestants take turns for `runs` rounds after a warm-up; returns nanoseconds per item, in their order."""
+    """Let the contestants take turns for `runs` rounds after a warm-up; returns nanoseconds per item, in order."""
     found: list[dict[str, list[float]]] = [{} for _ in contestants]
     places = range(len(contestants))
     turns = [(number, place) for number in range(runs + 1) for place in (places if number % 2 else reversed(places))]
@@ -132,13 +143,13 @@ def show(title: str, series: Sequence[Series], items: str, notes: Sequence[str] 
         table.add_column(heading)
     for heading in ("workers", items, "median", "min", "max", "unit", "runs"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for one, following in pairwise([*series, None]):
-        assert one is not None
-        row = one.row()
-        figures = [f"{row[key]:,.0f}" if one.unit == "ns" else f"{row[key]:.2f}" for key in ("median", "min", "max")]
-        counts = [str(one.workers), f"{one.items:,}"]
-        ends = following is None or following.case != one.case
-        table.add_row(one.case, one.name, one.metric, *counts, *figures, one.unit, str(row["runs"]), end_section=ends)
+    for case, group in groupby(series, lambda one: one.case):
+        for one in group:
+            row = one.row()
+            figures = [f"{row[key]:,.{0 if one.unit == 'ns' else 2}f}" for key in ("median", "min", "max")]
+            counts = [str(one.workers), f"{one.items:,}"]
+            table.add_row(case, one.name, one.metric, *counts, *figures, one.unit, str(row["runs"]))
+        table.add_section()
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=PIPE)
@@ -152,18 +163,21 @@ def save(target: str | None, series: Sequence[Series], notes: Sequence[str] = ()
     if target is None:
         return
     rows = [one.row() for one in series]
-    text = json.dumps({"schema": "purine-ref/bench/1", "machine": machine(), "rows": rows, "notes": list(notes)}, indent=2)
+    facts = {"schema": "purine-ref/bench/1", "machine": machine(), "rows": rows, "notes": list(notes)}
+    text = json.dumps(facts, indent=2)
     if target == "-":
         click.echo(text)
     else:
         Path(target).write_text(text + "\n", "utf-8")
 
 
-@contextmanager
-def quiet_interrupt() -> Iterator[None]:
-    """Within it Ctrl-C ends the process with a word instead of a traceback."""
+def start(command: click.Command) -> None:
+    """Run a script's command with the process's arguments, and end the process; Ctrl-C ends it with a word."""
     try:
-        yield
-    except KeyboardInterrupt:
+        command.main(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(USAGE)
+    except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         sys.exit(INTERRUPTED)

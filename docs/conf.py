@@ -1,11 +1,17 @@
-"""Sphinx reads this: Markdown by MyST, the furo theme, and API pages from docstrings."""
+"""Sphinx reads this: Markdown by MyST, the furo theme, and API pages from docstrings.
+
+The page `api.md` is written anew at every build: every module, in the order of the table in `architecture.md`.
+"""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import purine_ref
+
+HERE = Path(__file__).parent
 
 project = "purine_ref"
 author = "the purine_ref authors"
@@ -45,6 +51,21 @@ def escaped(line: str) -> str:
     return "".join(parts)
 
 
+def write_api_page(*_: object) -> None:
+    """Write `api.md`: a section for each unit of the row table, an `automodule` for each of its modules."""
+    package = Path(purine_ref.__file__).parent
+    lines = ["# API", "", "Every module, in the [one-way order](architecture.md#the-one-way-order).", ""]
+    for unit in re.findall(r"^\| \d+ \| `(\w+)` \|", (HERE / "architecture.md").read_text("utf-8"), re.MULTILINE):
+        modules = [unit] if unit != "__init__" else []
+        modules += [f"{unit}.{file.stem}" for file in sorted((package / unit).glob("*.py")) if file.stem != "__init__"]
+        lines += [f"## {unit}", ""] if modules else []
+        for module in modules:
+            hidden = ["   :exclude-members: loops"] if module == "_fast" else []
+            lines += ["```{eval-rst}", f".. automodule:: purine_ref.{module}", *hidden, "```", ""]
+    (HERE / "api.md").write_text("\n".join(lines), "utf-8")
+
+
 def setup(app: Any) -> None:
     """Called by Sphinx."""
+    app.connect("config-inited", write_api_page)
     app.connect("autodoc-process-docstring", to_restructured_text)

@@ -64,7 +64,7 @@ class _Backward:
         order = topological_order(graph)
         blobs, behind = needed(weights)
         self.on_the_way = _depending(order, wanted)
-        self.refuse_hidden_reads([blob for blob in graph.blobs if blob in weights or (blob.consumers and blob in blobs)])
+        self.refuse_hidden_reads(b for b in graph.blobs if b in weights or (b.consumers and b in blobs))
         for loss, weight in weights.items():
             if loss in self.on_the_way:
                 self.seed(loss, weight)

@@ -35,9 +35,11 @@ class Region:
         """Whether they may share an element. Exact for two boxes; else by intervals, erring towards yes."""
         if self.root is not other.root or 0 in self.shape or 0 in other.shape:
             return False
+        if self.interval[0] >= other.interval[1] or other.interval[0] >= self.interval[1]:
+            return False
         if self.box is not None and other.box is not None:
             return all(a < d and c < b for (a, b), (c, d) in zip(self.box, other.box, strict=True))
-        return self.interval[0] < other.interval[1] and other.interval[0] < self.interval[1]
+        return True
 
     def covers(self, other: Region) -> bool:
         """Whether every element of `other` is surely in this region."""
@@ -238,12 +240,14 @@ class HazardCheck:
             self._begun.add(blob)
             region = self._where[blob]
             segments = self._segments[region.root]
-            for segment in self._overlapping(region):
+            overlapping = self._overlapping(region)
+            for segment in overlapping:
                 over = {value for value in segment.values if self._where[value].overlaps(region)}
                 self._keep_sources(blob, over)
                 self._order(blob, segment)
                 self.lost |= over
-            kept = [segment for segment in segments if not region.covers(segment.region)]
+            hidden = {id(segment) for segment in overlapping if region.covers(segment.region)}
+            kept = [segment for segment in segments if id(segment) not in hidden]
             self._segments[region.root] = [*kept, _Segment(region, {blob})]
 
     def _keep_sources(self, blob: Blob, over: set[Blob]) -> None:

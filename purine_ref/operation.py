@@ -4,17 +4,19 @@ An `Operation` is a frozen dataclass of attributes and knows no graph: the same 
 written once, against the vocabulary in `Kernels`, for every device. Its gradient rule is stated as further
 operations, never as arrays, on a `Wiring` that the graph supplies.
 
-Subclasses override `infer` and `compute`, and where it applies `gradient`, `cost`, `exact`, `magnitude`, `quantum`.
+Subclasses override `infer` and `compute`, and where it applies `gradient`, `cost`, `exact`, `magnitude`,
+`quantum`, and `bound` and `spread`, without which no result can be compared within a bound.
 The first line of a subclass's docstring is its connection, such as `{ bottom, weight } >> Linear >> { top }`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from purine_ref.errors import GraphError, ShapeError
+from purine_ref.rounding import uniform
 from purine_ref.tensor import Tensor
 
 Array = Any
@@ -61,11 +63,13 @@ class RunKey:
 class Kernels(Protocol):
     """A device's vocabulary: `xp` (numpy or cupy), the loops that `xp` lacks, and the key of the current run.
 
-    The loops are documented by their plain twins in `purine_ref/_fast/loops.py`, under the same names.
+    The loops are documented by their plain twins in `purine_ref/_fast/loops.py`, under the same names. `transport` is
+    the rank's way to the others (`purine_ref.transports`), or None.
     """
 
     xp: Any
     key: RunKey
+    transport: Any
     im2col: Any
     col2im: Any
     max_pool: Any
@@ -74,6 +78,37 @@ class Kernels(Protocol):
     average_pool_scatter: Any
     window_sum: Any
     philox: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of an operation, for the rules of its rounding errors (rule R11).
+
+    `inputs` and `outputs` are arrays, computed or exact; `unit` is the unit roundoff of the dtype that outputs are
+    rounded to; `variances` are those of the inputs' errors, None for no error.
+    """
+
+    kernels: Kernels
+    inputs: Sequence[Array]
+    outputs: Sequence[Array]
+    unit: float
+    variances: Sequence[Array | None] = ()
+
+    @property
+    def xp(self) -> Any:
+        """numpy or cupy."""
+        return self.kernels.xp
+
+
+@dataclass(frozen=True, slots=True)
+class Kinks:
+    """Decisions that lie within the spread of their inputs: how many, and for each output where it would jump.
+
+    `jumps` has a boolean array for each output, or None where the output has no jump.
+    """
+
+    count: int
+    jumps: tuple[Array | None, ...]
 
 
 class BlobLike(Protocol):
@@ -116,12 +151,15 @@ class Operation:
     memory as input 0, since `compute` reads each element before it writes that element and no other needs it.
     `rearranges` is "split" where every output is a box of the one input, "join" where every input is a box of the one
     output, elements unchanged: `boxes` says which, and a graph may then make them views that move nothing (rule R5).
+    `external` says that an operator of this kind has one more input edge, which something outside the graph satisfies,
+    such as a message: `expect` says when, so that no executor starts it only to wait.
     """
 
     loops: ClassVar[frozenset[str]] = frozenset()
     selectors: ClassVar[frozenset[int]] = frozenset()
     in_place: ClassVar[bool] = False
     rearranges: ClassVar[str] = ""
+    external: ClassVar[bool] = False
 
     @property
     def name(self) -> str:
@@ -146,6 +184,10 @@ class Operation:
         Raises OperatorError for values that the operation cannot compute on.
         """
         raise NotImplementedError(f"{self.name} must define compute(kernels, inputs, outputs)")
+
+    def expect(self, kernels: Kernels, arrived: Callable[[], None]) -> None:
+        """Where `external`: called when a run starts, to have `arrived` called once `compute` would not wait."""
+        raise NotImplementedError(f"{self.name} must define expect(kernels, arrived)")
 
     def gradient(self, wiring: Wiring) -> None:
         """Add the operators that carry gradients from the outputs to each input that `wiring.wants`.
@@ -195,6 +237,32 @@ class Operation:
         """
         valued = [e for i, e in enumerate(exponents) if i not in self.selectors and inputs[i].is_float]
         return (min(valued, default=0),) * len(outputs)
+
+    def bound(self, call: Call) -> tuple[Array, ...]:
+        """For each output, what |computed - exact| cannot exceed in one call, to first order (rule R11).
+
+        Exact is what the formula means for just these inputs. Results that are not rounded have zeros.
+        """
+        raise NotImplementedError(f"{self.name} must define bound(call) before its results can be compared within one")
+
+    def noise(self, call: Call) -> tuple[Array | None, ...]:
+        """For each output, the variance of the call's own rounding errors; None for no error at all.
+
+        Unless overridden: errors lie anywhere within the bound.
+        """
+        return tuple(uniform(limit) for limit in self.bound(call))
+
+    def spread(self, call: Call, index: int) -> tuple[Array, ...]:
+        """For each output, the variance that it has from the errors of input `index` alone (rule R11).
+
+        That is squared derivatives times `call.variances[index]`, as elements err independently. Where `index` is one
+        of the `selectors`, the derivative is what the output changes by when an element selects otherwise.
+        """
+        raise NotImplementedError(f"{self.name} must define spread(call, index): errors cannot be followed through it")
+
+    def kinks(self, call: Call) -> Kinks:
+        """The decisions that errors of up to `KAPPA` standard deviations of the inputs could turn; none, by default."""
+        return Kinks(0, (None,) * len(call.outputs))
 
     def _selects(self, index: int, array: Array) -> bool:
         return index in self.selectors or array.dtype.kind == "i"

@@ -25,7 +25,8 @@ class Plan:
     `inputs[op]` and `outputs[op]` are blob indices, one an edge. `producers[blob]` counts its producing edges;
     `consumers[blob]` lists an operator for each consuming edge, so twice where it is wired twice. `waiting[op]` counts
     the input edges that are not satisfied when a run starts, and `first` are the operators where that is 0, in the
-    order of their making. `idle` operators move nothing, since their blobs are views of each other.
+    order of their making. `external` operators have one more such edge, from outside the graph, which is counted too.
+    `idle` operators move nothing, since their blobs are views of each other.
     """
 
     graph: Graph
@@ -36,6 +37,7 @@ class Plan:
     consumers: list[list[int]]
     waiting: list[int]
     first: tuple[int, ...]
+    external: tuple[int, ...]
     views: dict[Blob, View]
     idle: frozenset[Op]
     lost: frozenset[Blob]
@@ -65,14 +67,16 @@ def prepare(graph: Graph, devices: Callable[[Location], Device] = device_for) ->
 def _missing_kernels(graph: Graph, devices: Callable[[Location], Device]) -> list[str]:
     found: dict[Location, Device] = {}
     problems: list[str] = []
-    for place in sorted({op.location for op in graph.ops} | {blob.location for blob in graph.blobs}):
+    mentioned = [*[op.location for op in graph.ops], *[blob.tensor.location for blob in graph.blobs]]
+    few = {id(place): place for place in mentioned}.values()  # hashing a Location takes longer than its identity
+    for place in sorted(set(few)):
         try:
             found[place] = devices(place)
         except GraphError as error:
             problems.append(f"graph {graph.name!r}: {error}")
     for op in graph.ops:
-        device = found.get(op.location)
-        missing = device.missing(op.operation.loops) if device and op.operation.loops else ()
+        device = found.get(op.location) if op.operation.loops else None
+        missing = device.missing(op.operation.loops) if device else ()
         if device and missing:
             problems.append(f"{op.describe()}: device {device.name!r} has no kernel {', '.join(missing)}")
     return problems
@@ -89,7 +93,7 @@ def _idle_pairs(graph: Graph) -> list[str]:
 
 def _flatten(graph: Graph, order: list[Op], views: dict[Blob, View], idle: set[Op], lost: set[Blob]) -> Plan:
     producers = [len(blob.producers) for blob in graph.blobs]
-    waiting = [len([blob for blob in op.inputs if blob.producers]) for op in graph.ops]
+    waiting = [op.operation.external + len([blob for blob in op.inputs if blob.producers]) for op in graph.ops]
     return Plan(
         graph=graph,
         order=tuple([op.index for op in order]),
@@ -99,6 +103,7 @@ def _flatten(graph: Graph, order: list[Op], views: dict[Blob, View], idle: set[O
         consumers=[[op.index for op, _ in blob.consumers] for blob in graph.blobs],
         waiting=waiting,
         first=tuple(index for index, count in enumerate(waiting) if count == 0),
+        external=tuple(op.index for op in graph.ops if op.operation.external),
         views=views,
         idle=frozenset(idle),
         lost=frozenset(lost),

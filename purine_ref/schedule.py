@@ -9,7 +9,8 @@ happen between them, outside any lock:
     ...                                    # add up the contributions to those that have several producers
     ready = schedule.release(op, complete) # operators that may now start
 
-`done(op)` is both at once. After `graphlib.TopologicalSorter`, with edges counted instead of nodes.
+`done(op)` is both at once. `arrive(op)` satisfies the edge of an operator that comes from outside the graph. After
+`graphlib.TopologicalSorter`, with edges counted instead of nodes.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class Schedule:
         self._waiting = plan.waiting.copy()
         self._missing = plan.producers.copy()
         self._left = len(plan.waiting)
+        self._outside = set(plan.external)
 
     def ready(self) -> tuple[int, ...]:
         """The operators that may start when the run does, in the order of their making."""
@@ -74,6 +76,21 @@ class Schedule:
     def done(self, op: int) -> list[int]:
         """`finish` and `release` at once: returns the operators that may now start."""
         return self.release(op, self.finish(op))
+
+    def arrive(self, op: int) -> list[int]:
+        """Open the edge of an external operator; returns the operator, if it may now start.
+
+        Raises RuntimeError for one that has no such edge, or whose edge is open already.
+        """
+        if op not in self._outside:
+            raise RuntimeError(f"{self._plan.graph.ops[op]!r} awaits nothing from outside: it is {self.state(op)}")
+        self._outside.remove(op)
+        self._waiting[op] -= 1
+        return [op] if self._waiting[op] == 0 else []
+
+    def awaits(self) -> bool:
+        """Whether an external operator's edge has yet to be opened."""
+        return bool(self._outside)
 
     def state(self, op: int) -> str:
         """The operator's state in words."""
@@ -143,6 +160,8 @@ def order_ranks(plan: Plan, order: Sequence[str]) -> list[int]:
         raise ValueError(f"an order must name each of the {len(index)} operators once; see {odd!r}")
     ranks = [0] * len(index)
     schedule = Schedule(plan)
+    for op in plan.external:
+        schedule.arrive(op)
     for position, name in enumerate(order):
         if schedule.state(index[name]) != "ready":
             raise ValueError(f"order position {position}: operator {name!r} is {schedule.state(index[name])}")

@@ -46,7 +46,7 @@ class Settings:
 
 
 DEFAULTS = {
-    "nin-digits": Settings("nin-digits", epochs=25, batch=16, lr=0.03),
+    "nin-digits": Settings("nin-digits", epochs=40, batch=16, lr=0.03, decay=5e-4),
     "lenet-digits": Settings("lenet-digits", epochs=15, batch=32, lr=0.05),
     "mlp-digits": Settings("mlp-digits", epochs=30, batch=32, lr=0.05),
     "autoencoder-digits": Settings("autoencoder-digits", epochs=20, batch=32, lr=0.05),

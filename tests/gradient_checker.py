@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -72,7 +73,7 @@ def check_gradient(
 
 
 def check_at_kink(value: Value, gradient: Array, point: Array, *, step: float) -> None:
-    """Check that `gradient` is between the slopes of `value` on the two sides of a kink, `step` away along each element.
+    """Check that `gradient` lies between the slopes of `value` on both sides of a kink, `step` away along each element.
 
     Raises WrongGradient, and TypeError for anything that is not float64.
     """
@@ -98,7 +99,7 @@ def central_slope(along: Callable[[float], float], step: float) -> tuple[float, 
     steps = [step, step / 2, step / 4]
     ends = [(along(h), along(-h)) for h in steps]
     differences = [(after - before) / (2 * h) for (after, before), h in zip(ends, steps, strict=True)]
-    once = [(4 * fine - coarse) / 3 for coarse, fine in zip(differences, differences[1:], strict=False)]
+    once = [(4 * fine - coarse) / 3 for coarse, fine in pairwise(differences)]
     slope = (16 * once[1] - once[0]) / 15
     largest = max(1.0, *(abs(value) for pair in ends for value in pair))
     return slope, abs(once[1] - once[0]) + ROUNDING * largest / steps[-1]
@@ -111,5 +112,5 @@ def _along(value: Value, point: Sequence[Array], index: int, direction: Array) -
 def _require_float64(name: str, array: Array) -> None:
     if array.dtype != np.float64:
         raise TypeError(
-            f"{name}: expected float64, since finite differences of anything less are noise, got {array.dtype}"
+            f"{name}: expected float64, since differences of anything less are noise, got {array.dtype}"
         )

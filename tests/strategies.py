@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from hooks import Swallow
 from hypothesis import strategies as st
 
+from hooks import Swallow
 from purine_ref.graph import Blob, Graph
 from purine_ref.operation import Operation
 from purine_ref.ops import (
@@ -281,7 +281,7 @@ class Drawing:
 
 @st.composite
 def recipes(draw: st.DrawFn, most: int = 14, smooth: bool = False) -> Recipe:
-    """A recipe for a graph that `prepare` accepts, of up to `most` steps; `smooth` ones are in float64, without kinks."""
+    """A recipe for a graph that `prepare` accepts, of up to `most` steps; `smooth` means float64 and no kinks."""
     dtype = "float64" if smooth else draw(st.sampled_from(["float32", "float64"]))
     drawing = Drawing(draw, dtype, SMOOTH if smooth else UNARY)
     for _ in range(draw(st.integers(1, most))):
@@ -355,7 +355,7 @@ def _places(recipe: Recipe, tensor: Tensor) -> list[Part]:
         whole = tuple((0, n) for n in other.shape)
         if other.size == tensor.size:
             places.append(Part(name, whole, tensor.shape))
-        elif len(other.shape) == len(tensor.shape) and all(n <= m for n, m in zip(tensor.shape, other.shape, strict=True)):
+        elif len(other.shape) == len(tensor.shape) and all(map(int.__le__, tensor.shape, other.shape)):
             places.append(Part(name, tuple((0, n) for n in tensor.shape), tensor.shape))
     return places
 

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from purine_ref import ops
 from purine_ref.errors import ShapeError
 from purine_ref.operation import Axis, End, Operation
+from purine_ref.ops.axes import shape_of_part
 from purine_ref.ops.convolution import Conv2d, Conv2dDataGradient, Conv2dWeightGradient
 from purine_ref.ops.linear import Bias, BiasGradient, Linear, LinearDataGradient, LinearWeightGradient
 from purine_ref.ops.loss import (
@@ -386,6 +387,11 @@ def test_a_mean_that_ignores_a_label_has_no_axes(operation: Operation) -> None:
 def test_a_number_that_nothing_can_be_divided_by_is_refused(make: Callable[[], Operation], complaint: str) -> None:
     with pytest.raises(ShapeError, match=f"^{re.escape(complaint)}$"):
         make()
+
+
+def test_the_shape_of_a_part_counts_elements_not_indices() -> None:
+    assert shape_of_part((3, 8, 5), (1, 4), 1, 2) == (3, 4, 5)
+    assert shape_of_part((3, 8, 5), None, 1, 2) == (3, 8, 5)
 
 
 def test_an_operation_has_no_axes_unless_it_says_so() -> None:

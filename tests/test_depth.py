@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
-from hooks import WATCH
 
+from hooks import WATCH
 from purine_ref.errors import CycleError
 from purine_ref.executors import Serial, Simulated, Threaded
 from purine_ref.gradients import backward
@@ -142,7 +142,7 @@ def test_sc_10_a_cycle_through_a_chain_is_found() -> None:
 
 
 def test_sc_10_fans_of_a_hundred() -> None:
-    """Ten layers of a hundred blobs, each of which reads all of the layer before; and one blob of a hundred producers."""
+    """Ten layers of a hundred blobs, each reading all of the layer before; then one blob of a hundred producers."""
 
     def body() -> None:
         graph = Graph("wide")

@@ -6,9 +6,9 @@ from functools import partial
 from typing import Any
 
 import pytest
-from suites.executors import ConcurrentSuite, ExecutorSuite, Make
 
 from purine_ref.executors import Serial, Simulated, Threaded
+from suites.executors import ConcurrentSuite, ExecutorSuite, Make
 
 
 class TestSerial(ExecutorSuite):

@@ -1,4 +1,4 @@
-"""`backward`: what it adds, for fan-out, shared weights, several losses, dead ends and shared memory, and its errors."""
+"""`backward`: what it adds for fan-out, shared weights, several losses, dead ends and shared memory, and its errors."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import event, given, settings
+
 from gradient_checker import Undecided, check_gradient
 from hooks import Apply, Delays, InTurn, Swallow
-from hypothesis import event, given, settings
-from strategies import Recipe, differentiable, recipes
-
 from purine_ref.errors import GraphError
 from purine_ref.executors import Executor, Serial, Simulated, Threaded
 from purine_ref.gradients import backward
@@ -33,6 +32,7 @@ from purine_ref.ops import (
     TopKAccuracy,
 )
 from purine_ref.tensor import Location
+from strategies import Recipe, differentiable, recipes
 
 
 def run(graph: Graph, **values: Any) -> Executor:
@@ -307,7 +307,7 @@ def test_errors() -> None:
         (loss, [label], "backward: wrt blob 'label' is int64, which has no gradient"),
     ]
     for losses, wrt, message in cases:
-        with pytest.raises(GraphError, match=f"^{message}$"):
+        with pytest.raises(GraphError, match=rf"^{message}$"):
             backward(losses, wrt)
     assert len(graph.ops) == 1
 
@@ -318,9 +318,9 @@ def test_backward_is_called_once() -> None:
     loss, other = total(graph, x), total(graph, x, "other")
     backward(loss, [x])
     message = "has a gradient already: call backward once, with all losses"
-    with pytest.raises(GraphError, match=f"^loss 'loss' {message}$"):
+    with pytest.raises(GraphError, match=rf"^loss 'loss' {message}$"):
         backward(loss, [x])
-    with pytest.raises(GraphError, match=f"^blob 'x' has a gradient 'x/grad' already: call backward once, .*$"):
+    with pytest.raises(GraphError, match=r"^blob 'x' has a gradient 'x/grad' already: call backward once, .*$"):
         backward(other, [x])
 
 
@@ -328,7 +328,7 @@ def test_an_operation_without_a_rule() -> None:
     graph = Graph("net")
     x = graph.blob("x", (3,))
     (y,) = graph.apply(Apply(lambda inputs, outputs: None), [x], "y")
-    with pytest.raises(GraphError, match="^Apply has no gradient rule, but a gradient was asked for through it$"):
+    with pytest.raises(GraphError, match=r"^Apply has no gradient rule, but a gradient was asked for through it$"):
         backward(total(graph, y), [x])
 
 
@@ -344,7 +344,8 @@ def test_a_gradient_is_not_lost_in_a_view() -> None:
     )
     with pytest.raises(GraphError, match=message):
         backward(loss, [x])
-    assert run(graph).fetch(backward(loss, [row])[row].name).tolist() == [[1, 1]]
+    gradients = backward(loss, [row])
+    assert run(graph).fetch(gradients[row].name).tolist() == [[1, 1]]
 
 
 def test_a_gradient_through_declared_parts_of_a_concat() -> None:

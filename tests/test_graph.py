@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hooks import SHAPE, Call, Swallow, call
 
+from hooks import SHAPE, Call, Swallow, call
 from purine_ref.devices import CpuDevice
 from purine_ref.errors import CycleError, GraphError, ShapeError
 from purine_ref.executors import Serial
@@ -83,7 +83,7 @@ def test_the_sugar_is_connect() -> None:
 )
 def test_wrong_sugar(write: Callable[..., object], message: str) -> None:
     graph = Graph("net")
-    with pytest.raises(GraphError, match="^" + message.replace("(...)", r"\(...\)") + "$"):
+    with pytest.raises(GraphError, match=r"^" + message.replace("(...)", r"\(...\)") + "$"):
         write(graph.blob("x", (2, 3)), graph.blob("y", (2, 3)))
     assert not graph.ops
 
@@ -102,14 +102,14 @@ def test_r1_a_blob_joins_only_operators_and_an_operator_only_blobs() -> None:
     x, y, strange = graph.blob("x", (2, 3)), graph.blob("y", (2, 3)), other.blob("z", (2, 3))
     op = graph.connect([x], ReLU(), [y])
     with pytest.raises(
-        GraphError, match="^ReLU: an operator joins only blobs, a blob only operators; got Op <Op y ReLU>$"
+        GraphError, match=r"^ReLU: an operator joins only blobs, a blob only operators; got Op <Op y ReLU>$"
     ):
         graph.connect([op], ReLU(), [y])  # type: ignore[list-item]
     with pytest.raises(
         GraphError, match=r"^connect needs an Operation between blobs, got Blob: <Blob y float32\[2, 3\]>$"
     ):
         graph.connect([x], y, [y])  # type: ignore[arg-type]
-    with pytest.raises(GraphError, match="^ReLU: blob 'z' is of graph 'other', not of 'net'$"):
+    with pytest.raises(GraphError, match=r"^ReLU: blob 'z' is of graph 'other', not of 'net'$"):
         graph.connect([x], ReLU(), [strange])
     assert len(graph.ops) == 1
 
@@ -122,13 +122,15 @@ def test_what_an_operation_refuses_names_the_operator_and_its_inputs() -> None:
         match=r"^operator 'fc': Linear: .* \(inputs: x float32\[5, 3\], w float64\[4, 3\]\)$",
     ):
         graph.apply(Linear(), [x, w], "fc")
-    with pytest.raises(ShapeError, match=r"^operator 'none': Sum: expected one input or more, got none \(inputs: none\)$"):
+    with pytest.raises(
+        ShapeError, match=r"^operator 'none': Sum: expected one input or more, got none \(inputs: none\)$"
+    ):
         graph.apply(Sum(), [], "none")
     with pytest.raises(
         ShapeError, match=r"^operator 'w': output 'w' must be float32\[5, 3\], but the blob is float64\[4, 3\]$"
     ):
         graph.connect([x], ReLU(), [w])
-    with pytest.raises(ShapeError, match="^operator 'x': ReLU has 1 outputs, got 2 blobs$"):
+    with pytest.raises(ShapeError, match=r"^operator 'x': ReLU has 1 outputs, got 2 blobs$"):
         graph.connect([x], ReLU(), [x, w])
     assert not graph.ops
     assert not x.consumers
@@ -160,11 +162,11 @@ def test_scopes_nest_and_end() -> None:
 def test_malformed_names(name: str) -> None:
     graph = Graph("net")
     message = re.escape(f"a name must be printable words joined by single slashes, like 'nin1/conv', got {name!r}")
-    with pytest.raises(GraphError, match=f"^{message}$"):
+    with pytest.raises(GraphError, match=rf"^{message}$"):
         graph.blob(name, (2, 3))
     x = graph.blob("x", (2, 3))
     if name is not None:
-        with pytest.raises(GraphError, match=f"^{message}$"):
+        with pytest.raises(GraphError, match=rf"^{message}$"):
             graph.connect([x], Swallow(print), [], name=name)
     assert not graph.ops
 
@@ -172,16 +174,18 @@ def test_malformed_names(name: str) -> None:
 def test_names_are_unique_and_close_ones_are_suggested() -> None:
     graph = Graph("net")
     x = graph.blob("conv/weight", (2, 3))
-    with pytest.raises(GraphError, match="^graph 'net' already has a blob 'conv/weight'; blob names must be unique$"):
+    with pytest.raises(GraphError, match=r"^graph 'net' already has a blob 'conv/weight'; blob names must be unique$"):
         graph.blob("conv/weight", (4,))
     graph.connect([x], Swallow(print), [], name="sink")
-    with pytest.raises(GraphError, match="^graph 'net' already has an operator 'sink'; operator names must be unique$"):
+    with pytest.raises(
+        GraphError, match=r"^graph 'net' already has an operator 'sink'; operator names must be unique$"
+    ):
         graph.connect([x], Swallow(print), [], name="sink")
-    with pytest.raises(GraphError, match="^graph 'net' has no blob 'conv/wieght'; nearest: conv/weight$"):
+    with pytest.raises(GraphError, match=r"^graph 'net' has no blob 'conv/wieght'; nearest: conv/weight$"):
         graph["conv/wieght"]
-    with pytest.raises(GraphError, match="^graph 'net' has no operator 'skin'; nearest: sink$"):
+    with pytest.raises(GraphError, match=r"^graph 'net' has no operator 'skin'; nearest: sink$"):
         graph.op("skin")
-    with pytest.raises(GraphError, match="^graph 'net' has no blob 'zzz'$"):
+    with pytest.raises(GraphError, match=r"^graph 'net' has no blob 'zzz'$"):
         graph["zzz"]
 
 
@@ -277,7 +281,7 @@ def test_views_are_described() -> None:
 def test_a_view_lies_in_its_parent(box: list[tuple[int, int]]) -> None:
     graph = Graph("net")
     message = re.escape(f"view 'part': box {tuple(box)} does not lie in 'x' of shape (4, 6)")
-    with pytest.raises(ShapeError, match=f"^{message}$"):
+    with pytest.raises(ShapeError, match=rf"^{message}$"):
         graph.view(graph.blob("x", (4, 6)), "part", box)
 
 
@@ -286,7 +290,7 @@ def test_a_view_has_the_elements_of_its_box() -> None:
     message = r"^view 'part': \(2, 6\) of 'x' cannot be seen as \(5, 2\): sizes differ$"
     with pytest.raises(ShapeError, match=message):
         graph.view(graph.blob("x", (4, 6)), "part", [(0, 2), (0, 6)], (5, 2))
-    with pytest.raises(GraphError, match="^view: blob 'y' is of graph 'other', not of 'net'$"):
+    with pytest.raises(GraphError, match=r"^view: blob 'y' is of graph 'other', not of 'net'$"):
         graph.view(Graph("other").blob("y", (2,)), "z")
 
 
@@ -297,14 +301,14 @@ def test_r6_swaps() -> None:
     assert graph.pairs == [(a, b)]
     assert a.persistent
     assert b.persistent
-    with pytest.raises(GraphError, match="^swap of 'b' and 'c': 'b' is a view or in a pair$"):
+    with pytest.raises(GraphError, match=r"^swap of 'b' and 'c': 'b' is a view or in a pair$"):
         graph.swap(b, c)
-    with pytest.raises(GraphError, match="^swap of 'c' and 'v': 'v' is a view or in a pair$"):
+    with pytest.raises(GraphError, match=r"^swap of 'c' and 'v': 'v' is a view or in a pair$"):
         graph.swap(c, graph.view(c, "v"))
     description = re.escape("<Blob c float32[2, 3]> and <Blob d float64[2, 3]>")
-    with pytest.raises(GraphError, match=f"^swap needs two blobs of one description, got {description}$"):
+    with pytest.raises(GraphError, match=rf"^swap needs two blobs of one description, got {description}$"):
         graph.swap(c, graph.blob("d", (2, 3), "float64"))
-    with pytest.raises(GraphError, match="^swap needs two blobs of one description, got .*$"):
+    with pytest.raises(GraphError, match=r"^swap needs two blobs of one description, got .*$"):
         graph.swap(c, c)
     assert graph.pairs == [(a, b)]
 
@@ -356,6 +360,15 @@ def test_the_topological_order_is_the_order_of_becoming_ready() -> None:
     graph.connect([x], Call(), [late], name="first")
     call(graph, "middle", [late])
     assert [op.name for op in topological_order(graph)] == ["first", "last", "middle"]
+
+
+def test_the_topological_order_waits_for_every_producer() -> None:
+    graph = Graph("net")
+    total = graph.blob("total", SHAPE, "float64")
+    call(graph, "reader", [total, total])
+    graph.connect([], Call(), [total], name="early")
+    graph.connect([call(graph, "before", [call(graph, "first")])], Call(), [total], name="late")
+    assert [op.name for op in topological_order(graph)] == ["early", "first", "before", "late", "reader"]
 
 
 def cycle_of(names: list[str]) -> Graph:
@@ -474,7 +487,7 @@ def test_prune_takes_the_blob_that_a_view_lies_in_and_all_producers_of_a_sum() -
     assert pruned["part"].view is not None
     assert pruned["part"].view.parent is pruned["total"]
     assert needed([unused])[0] >= {x, total, unused}
-    with pytest.raises(GraphError, match="^prune: blob 'y' is of graph 'other', not of 'net'$"):
+    with pytest.raises(GraphError, match=r"^prune: blob 'y' is of graph 'other', not of 'net'$"):
         prune(graph, [Graph("other").blob("y", (2,))])
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from oracles import each, movement
+from oracles import each, movement, values
 from purine_ref.errors import ShapeError
 from purine_ref.operation import Cost, Operation, traffic
-from purine_ref.ops import Concat
+from purine_ref.ops import Concat, Mean
 from suites.operation_case import Case, Input
 from suites.operations import OperationContract, failed_checks
 
@@ -63,16 +63,28 @@ class Product(Operation):
 
 def case(kind: Any, factor: float, note: str) -> Case:
     worth = Fraction(factor)
-    values: Callable[..., Any] = lambda a, b: each(lambda v, w: v * w * worth, a, b)  # noqa: E731
-    reference = lambda arrays, arrived: (  # noqa: E731
-        [arrays[0] * arrays[1] * factor],
-        [dy * x * factor for dy in arrived for x in arrays[::-1]],
-    )
-    return Case(kind(factor), (Input(SHAPE), Input(SHAPE)), values, reference, note)
+
+    def oracle(a: Any, b: Any) -> Any:
+        return each(lambda v, w: v * w * worth, a, b)
+
+    def reference(arrays: Any, arrived: Any) -> Any:
+        a, b = arrays
+        return [a * b * factor], [dy * x * factor for dy in arrived for x in (b, a)]
+
+    return Case(kind(factor), (Input(SHAPE), Input(SHAPE)), oracle, reference, note)
 
 
-class TestForeignOperation(OperationContract):
-    cases = (case(Product, -0.5, "exact"), case(Product, 0.3, "rounding"))
+def concat_case(kind: Any) -> Case:
+    shapes = (Input((5, 4, 3)), Input((5, 2, 3)))
+    return Case(kind(1), shapes, lambda *xs: movement.concat(1, *xs), free=True, moves_integers=True, variadic=True)
+
+
+def mean_case(kind: Any) -> Case:
+    return Case(kind(), (Input(SHAPE),) * 3, values.mean, certified=False, variadic=True)
+
+
+class TestForeignOperations(OperationContract):
+    cases = (case(Product, -0.5, "exact"), case(Product, 0.3, "rounding"), concat_case(Concat), mean_case(Mean))
 
 
 def with_parts(kind: Any, **parts: Any) -> Any:
@@ -217,21 +229,16 @@ def test_the_right_operation_fails_no_check() -> None:
     assert failed_checks(case(kind, -0.5, "exact")) == failed_checks(case(kind, 0.3, "rounding")) == []
 
 
-def concat_case(kind: Any, **facts: Any) -> Case:
-    shapes = (Input((5, 4, 3)), Input((5, 2, 3)))
-    return Case(
-        kind(1), shapes, lambda *xs: movement.concat(1, *xs), free=True, moves_integers=True, variadic=True, **facts
-    )
-
-
 def test_boxes_that_are_elsewhere_fail_their_check() -> None:
     wrong = with_parts(Concat, boxes=lambda self, x, y: Concat.boxes(self, x[::-1], y)[::-1])
     assert failed_checks(concat_case(Concat)) == []
     assert failed_checks(concat_case(wrong)) == ["test_boxes_are_where_the_parts_lie"]
 
 
-def test_what_exact_mode_must_refuse_fails_its_check_when_it_does_not() -> None:
-    assert failed_checks(concat_case(Concat, certified=False)) == ["test_r10_what_would_round_is_refused"]
+def test_a_rounding_that_is_not_refused_fails_its_check() -> None:
+    wrong = with_parts(Mean, quantum=lambda self, exponents, x, y: (min(exponents),))
+    assert failed_checks(mean_case(Mean)) == []
+    assert failed_checks(mean_case(wrong)) == ["test_r10_what_would_round_is_refused"]
 
 
 def test_every_check_has_a_planted_fault() -> None:

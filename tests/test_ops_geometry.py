@@ -18,13 +18,10 @@ from hypothesis import strategies as st
 from oracles import geometry as oracle
 from purine_ref.errors import ShapeError
 from purine_ref.ops.convolution import Conv2d, convolved_size
+from purine_ref.ops.global_pooling import GlobalAveragePool2d
 from purine_ref.ops.linear import Bias, BiasGradient, Linear
-from purine_ref.ops.pooling import (
-    AveragePool2d,
-    GlobalAveragePool2d,
-    MaxPool2d,
-    pooled_size,
-)
+from purine_ref.ops.pooling import AveragePool2d, MaxPool2d
+from purine_ref.ops.windows import pooled_size
 from purine_ref.tensor import Tensor
 from support import apply, backward
 

@@ -14,16 +14,10 @@ from purine_ref.errors import OperatorError, ShapeError
 from purine_ref.operation import Operation, RunKey
 from purine_ref.ops.attributes import exponent, is_power_of_two, number
 from purine_ref.ops.convolution import Conv2d, Conv2dDataGradient, Conv2dWeightGradient
+from purine_ref.ops.global_pooling import GlobalAveragePool2d, GlobalAveragePool2dGradient
 from purine_ref.ops.linear import Bias, BiasGradient, Linear, LinearDataGradient, LinearWeightGradient
 from purine_ref.ops.normalization import LRN, LRNGradient
-from purine_ref.ops.pooling import (
-    AveragePool2d,
-    AveragePool2dGradient,
-    GlobalAveragePool2d,
-    GlobalAveragePool2dGradient,
-    MaxPool2d,
-    MaxPool2dGradient,
-)
+from purine_ref.ops.pooling import AveragePool2d, AveragePool2dGradient, MaxPool2d, MaxPool2dGradient
 from purine_ref.tensor import Tensor
 from support import apply, backward, describe, junk
 

@@ -151,7 +151,8 @@ def test_sc_13_a_fork_while_workers_wait(size: int) -> None:
     parent = os.getpid()
     child = os.fork()
     if child == 0:
-        for what in (old.run, old.run_async, old.sync, old.close, lambda: old.fetch("y"), lambda: old.feed(x=values[0])):
+        fetch, feed = lambda: old.fetch("y"), lambda: old.feed(x=values[0])
+        for what in (old.run, old.run_async, old.sync, old.close, fetch, feed):
             try:
                 what()
             except RuntimeError as error:

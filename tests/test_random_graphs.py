@@ -1,4 +1,4 @@
-"""Rule R8 over random bi-graphs: every executor, every number of threads, and the replay of any order, the same bits."""
+"""Rule R8 over random bi-graphs: every executor, any number of threads, the replay of any order: the same bits."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from hooks import Delays, Trace, bits
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
-from strategies import Recipe, differentiable, recipes
 
+from hooks import Delays, Trace, bits
 from purine_ref.executors import Executor, Serial, Simulated, Threaded
 from purine_ref.gradients import backward
 from purine_ref.graph import Graph
 from purine_ref.ops import ReduceSum
 from purine_ref.plan import prepare
+from strategies import Recipe, differentiable, recipes
 
 RUNS = 2
 

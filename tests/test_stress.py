@@ -8,8 +8,8 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hooks import SHAPE, Call, Delays, bits, call, raised_by
 
+from hooks import SHAPE, Call, Delays, bits, call, raised_by
 from purine_ref.devices.cpu import blas_threads, limit_blas
 from purine_ref.executors import Serial, Threaded
 from purine_ref.graph import Graph

@@ -34,6 +34,7 @@ class CpuKernels:
 
     def __init__(self, key: RunKey) -> None:
         self.key = key
+        self.transport: Any = None
 
 
 class CpuDevice:

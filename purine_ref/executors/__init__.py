@@ -1,14 +1,27 @@
 """Executors: who calls `schedule`, and nothing more. All give the same bits (rule R8).
 
-`Serial` is the reference, `Threaded` the event-driven dispatcher, `Simulated` has virtual time. They share binding,
-states and failures through `base.Executor`.
+`Serial` is the reference, `Threaded` the event-driven dispatcher, `Simulated` has virtual time, and `Ranks` runs all
+ranks of a graph in one process. They share binding, states and failures through `base.Executor`.
 """
 
 from purine_ref.executors.base import Executor
 from purine_ref.executors.memory import Memory
 from purine_ref.executors.observer import Observer
+from purine_ref.executors.ranks import Ranks
 from purine_ref.executors.serial import Serial
 from purine_ref.executors.simulated import Rates, Simulated, Span, Timeline, simulate
 from purine_ref.executors.threaded import Threaded
 
-__all__ = ["Executor", "Memory", "Observer", "Rates", "Serial", "Simulated", "Span", "Threaded", "Timeline", "simulate"]
+__all__ = [
+    "Executor",
+    "Memory",
+    "Observer",
+    "Ranks",
+    "Rates",
+    "Serial",
+    "Simulated",
+    "Span",
+    "Threaded",
+    "Timeline",
+    "simulate",
+]

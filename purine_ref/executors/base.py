@@ -5,37 +5,57 @@ it idle again; `run` is both (rule R3). Fixed after construction: plan, binding,
 guarded by `_guard`; `_computing`, the operator that each thread computes, each thread writing its own entry; and
 `iteration`, which counts the runs that succeeded and keys random operations. How operators are started is the
 subclasses' only business: `_start`, `_wait`, `_halt` and `_stop`.
+
+An executor of one rank's graph has a `transport`, and expects all messages of a run when the run starts. A run that
+fails or ends early aborts the transport, so that no other rank waits for it; a rank that is lost fails the run.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
-import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Self
 
 from purine_ref.devices import Device, UpstreamFailed, device_for
 from purine_ref.devices.cpu import limit_blas
+from purine_ref.errors import GraphError, PeerLost
+from purine_ref.executors.failures import one_error, tidy
 from purine_ref.executors.memory import Binding, Memory
 from purine_ref.executors.observer import Observer, notify
-from purine_ref.graph import Graph, Op
+from purine_ref.graph import Blob, Graph, Op
 from purine_ref.operation import Array, Kernels, RunKey
 from purine_ref.plan import prepare
 from purine_ref.schedule import Schedule
 from purine_ref.tensor import Location
+from purine_ref.transports import Transport
+
+PATIENCE = 0.25
+"""Seconds of one sleep of the waiting thread. Python looks for signals before a thread sleeps and when it wakes: one
+that comes in between, such as an interrupt from the keyboard, is seen only when the sleep ends."""
+
+GRACE = 0.25
+"""Seconds that an interrupted or closing run waits for operators that are computing."""
+
+_log = logging.getLogger("purine_ref")
 
 
 class Run:
-    """One run: its schedule, its kernels, and the failures so far. `starting` is held until `_start` has returned."""
+    """One run: its schedule, its kernels, the failures so far, and whether it must start nothing more.
+
+    `starting` is held until `_start` has returned.
+    """
 
     def __init__(self, schedule: Schedule, kernels: Sequence[Kernels]) -> None:
         self.schedule = schedule
         self.kernels = kernels
         self.failures: list[BaseException] = []
+        self.halted = False
         self.starting = threading.Lock()
 
 
@@ -43,7 +63,9 @@ class Executor(ABC):
     """Runs a graph. `seed` keys parameters' initial values and random operators (rule R7).
 
     `memory` holds the persistent blobs; give one memory to several executors to share these by name. `observer` sees
-    operators start and end. Use it as a context manager, or call `close`. Raises what `prepare` raises.
+    operators start and end. `transport` leads to the other ranks, where the graph is one rank's; it may be replaced
+    between runs, and whoever made it closes it. Use the executor as a context manager, or call `close`. Raises what
+    `prepare` raises.
     """
 
     def __init__(
@@ -54,6 +76,7 @@ class Executor(ABC):
         memory: Memory | None = None,
         observer: Observer | None = None,
         devices: Callable[[Location], Device] = device_for,
+        transport: Transport | None = None,
     ) -> None:
         limit_blas()
         self.graph = graph
@@ -61,14 +84,18 @@ class Executor(ABC):
         self.memory = memory if memory is not None else Memory()
         self.seed = seed
         self.iteration = 0
+        self.transport = transport
         self._observer = observer
-        self._binding: Binding | None = Binding(self.plan, self.memory, devices, seed)
         self._additive = [any(self.plan.producers[blob] > 1 for blob in blobs) for blobs in self.plan.outputs]
         self._guard = threading.Lock()
         self._run: Run | None = None
         self._computing: dict[int, Op] = {}
         self._pid = os.getpid()
         self._clock = time.perf_counter
+        self._binding: Binding | None = self._bind(devices)
+
+    def _bind(self, devices: Callable[[Location], Device]) -> Binding:
+        return Binding(self.plan, self.memory, devices, self.seed)
 
     # Running ----------------------------------------------------------------------------------------------------
 
@@ -82,7 +109,7 @@ class Executor(ABC):
         self._open_binding("run")  # not kept: an operator's error keeps this frame alive
         with self._guard:
             self._refuse_while_running("started again")
-            run = Run(Schedule(self.plan), self._bound.begin(RunKey(self.seed, self.iteration)))
+            run = Run(Schedule(self.plan), self._bound.begin(RunKey(self.seed, self.iteration), self.transport))
             run.starting.acquire()
             self._run = run
         try:
@@ -93,11 +120,12 @@ class Executor(ABC):
         finally:
             run.starting.release()
 
-    def sync(self) -> None:
+    def sync(self, commit: bool = True) -> None:
         """Wait for the run that was started; at once if there is none. The executor can then run again.
 
         Raises what an operator raised, with a note of its name, place and inputs; several become an ExceptionGroup
-        (rule R12). Then nothing is swapped, and `iteration` stays.
+        (rule R12). Then nothing is swapped, and `iteration` stays. So it is without `commit`: the run counts when
+        `commit` is called, as it must be once all ranks have succeeded. Raises PeerLost when another rank has not.
         """
         self._refuse_inside("waited for")
         run = self._run
@@ -114,6 +142,20 @@ class Executor(ABC):
             if self._run is run:  # of several threads that wait, one ends the run
                 self._run = None
                 self._end(run)
+                if commit:
+                    self.commit()
+
+    def commit(self) -> None:
+        """Make the run that succeeded count: exchange the swapped pairs (rule R6), go on to the next iteration."""
+        self._bound.swap()
+        self.iteration += 1
+
+    def fail(self, error: BaseException) -> None:
+        """Fail the current run, if there is one, from any thread: nothing more starts, and `sync` raises `error`."""
+        run = self._run
+        if run is not None:
+            run.failures.append(error)
+            self._halt(0.0)
 
     def _synchronise(self, run: Run) -> None:
         """Wait for asynchronous devices. A failure there is reported once, not again by all that it made skip."""
@@ -122,17 +164,19 @@ class Executor(ABC):
             run.failures = [error for error in run.failures if not isinstance(error, UpstreamFailed)] + failures
 
     def _end(self, run: Run) -> None:
+        """Raise what went wrong in a run that has ended."""
         if run.failures:
-            raise _one_error(self.graph.name, run.failures)
+            error = one_error(self.graph.name, run.failures)
+            self._abort(f"its run failed: {type(error).__name__}: {error}")  # a device may have been last to fail
+            raise error
         if run.schedule.active():
             raise RuntimeError(f"executor of graph {self.graph.name!r} was closed while it ran")
-        self._bound.swap()
-        self.iteration += 1
 
     def _abandon(self, run: Run) -> None:
         """Make the executor idle again without the end of the run."""
         try:
-            self._halt()
+            self._abort("its run was interrupted")
+            self._halt_soon()
         finally:
             with self._guard:
                 if self._run is run:
@@ -141,6 +185,8 @@ class Executor(ABC):
     def close(self) -> None:
         """Let go of threads and arrays. In the middle of a run it stops new starts and lets running operators end."""
         self._refuse_inside("closed")
+        if self._run is not None:
+            self._abort("it was closed while it ran")
         self._stop()
         self._binding = None
 
@@ -152,9 +198,16 @@ class Executor(ABC):
     def _wait(self, run: Run) -> None:
         """Return when no operator of the run will start any more and none is running."""
 
-    def _halt(self) -> bool:
-        """Start nothing more, and give operators that are computing a moment; returns whether all have ended."""
+    def _halt(self, seconds: float) -> bool:
+        """Start nothing more, and wait so long for operators that compute; returns whether all have ended."""
         return True
+
+    def _halt_soon(self) -> bool:
+        """Start nothing more, and give operators that are computing a moment; returns whether all have ended."""
+        ended = self._halt(GRACE)
+        if not ended:
+            _log.warning("graph %r: still computing after %s s: %s", self.graph.name, GRACE, self._busy_names())
+        return ended
 
     def _stop(self) -> None:  # noqa: B027  # most executors have nothing to end
         """Start nothing any more, and end what belongs to the executor."""
@@ -179,7 +232,7 @@ class Executor(ABC):
         with self._guard:
             self._refuse_while_running("fed")
             for name, array in {**(arrays or {}), **more}.items():
-                binding.write(self.graph[name], array)
+                binding.write(self._blob(name), array)
 
     def fetch(self, name: str) -> Array:
         """A copy of a blob's array.
@@ -189,9 +242,37 @@ class Executor(ABC):
         binding = self._open_binding("be fetched from")
         with self._guard:
             self._refuse_while_running("fetched from")
-            return binding.read(self.graph[name])
+            return binding.read(self._blob(name))
+
+    def _blob(self, name: str) -> Blob:
+        blob = self.graph[name]
+        if blob.index >= len(self.plan.producers):
+            raise GraphError(f"blob {name!r} is newer than this executor of graph {self.graph.name!r}: make a new one")
+        return blob
 
     # For subclasses ---------------------------------------------------------------------------------------------
+
+    def _listen(self, run: Run, arrived: Callable[[int], None]) -> None:
+        """Have `arrived` called, on any thread, with each external operator that may start; fail if a rank is lost."""
+        if self.transport is not None:
+            self.transport.watch(self._lost)
+        for index in self.plan.external:
+            try:
+                self._bound.expect(index, run.kernels, partial(arrived, index))
+            except BaseException as error:
+                error.add_note(self.graph.ops[index].describe())
+                raise
+
+    def _lost(self, error: PeerLost) -> None:
+        """Fail the run since a rank was lost. If it was this one, that is known where it came from."""
+        if self.transport is not None and error.rank == self.transport.rank:
+            self._halt(0.0)
+        else:
+            self.fail(error)
+
+    def _abort(self, reason: str) -> None:
+        if self.transport is not None:
+            self.transport.abort(reason)
 
     def _execute(self, run: Run, index: int) -> BaseException | None:
         """Compute one operator; returns what it raised."""
@@ -225,7 +306,7 @@ class Executor(ABC):
         thread = threading.get_ident()
         self._computing[thread] = op  # an observer must not wait for the run that waits for it
         try:
-            if hasattr(op.operation, "to"):
+            if hasattr(op.operation, "to") or op.operation.external:
                 notify(observer.copied, op, self._clock())
             notify(observer.finished, op, self._clock())
         finally:
@@ -233,7 +314,8 @@ class Executor(ABC):
 
     def _failed(self, op: Op, error: BaseException) -> BaseException:
         """The error with a note that names the operator, and without frames that keep arrays alive (rule R12)."""
-        _tidy(error, op)
+        tidy(error, op)
+        self._abort(f"operator {op.name!r} failed: {type(error).__name__}: {error}")
         if self._observer is not None:
             notify(self._observer.failed, op, self._clock(), error)
         return error
@@ -265,33 +347,13 @@ class Executor(ABC):
         if self._run is not None:
             raise RuntimeError(f"executor of graph {self.graph.name!r} cannot be {what} while it runs: call sync first")
 
+    def _refuse_while_computing(self) -> None:
+        name, busy = self.graph.name, self._busy_names()
+        raise RuntimeError(f"executor of graph {name!r}: an interrupted run still computes {busy}")
+
     def _refuse_fork(self, what: str) -> None:
         if os.getpid() != self._pid:
             raise RuntimeError(
                 f"executor of graph {self.graph.name!r} was made in process {self._pid} and used after fork in "
                 f"{os.getpid()} ({what}): make a new executor in the child"
             )
-
-
-def _tidy(error: BaseException, op: Op) -> None:
-    """Name the operator on the error, and clear the finished frames of its traceback, which hold the arrays."""
-    error.add_note(op.describe())
-    seen: list[BaseException] = []
-    pending: list[BaseException | None] = [error]
-    while pending:
-        link = pending.pop()
-        if link is None or any(link is other for other in seen):
-            continue
-        seen.append(link)
-        traceback.clear_frames(link.__traceback__)
-        pending += [link.__cause__, link.__context__]
-        if isinstance(link, BaseExceptionGroup):
-            pending += link.exceptions
-    if error.__traceback__ is not None:  # this module's own frame comes first; it is still running, so leave it out
-        error.__traceback__ = error.__traceback__.tb_next
-
-
-def _one_error(graph: str, failures: list[BaseException]) -> BaseException:
-    if len(failures) == 1:
-        return failures[0]
-    return BaseExceptionGroup(f"{len(failures)} operators of graph {graph!r} failed", failures)

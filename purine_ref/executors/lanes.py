@@ -11,14 +11,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from purine_ref.executors.base import Run
+from purine_ref.executors.base import PATIENCE, Run
 from purine_ref.graph import Op
 from purine_ref.plan import Plan
 from purine_ref.schedule import ReadyQueue, Turn
-
-PATIENCE = 0.25
-"""Seconds of one sleep of the waiting thread. Python looks for signals before a thread sleeps and when it wakes: one
-that comes in between, such as an interrupt from the keyboard, is seen only when the sleep ends."""
 
 LaneKey = tuple[int, str] | None
 """(device, stream), or None for the pool of all CPUs."""
@@ -62,6 +58,12 @@ class Lanes:
             self._accepting = True
             self._push(run.schedule.ready(), None)
             return True
+
+    def arrive(self, run: Run, op: int) -> None:
+        """Queue an external operator whose message is there, unless the run is over."""
+        with self.lock:
+            if self._current is run and self._accepting:
+                self._push(run.schedule.arrive(op), None)
 
     def wait(self, run: Run) -> None:
         """Sleep until no operator of the run computes and none will start."""

@@ -19,6 +19,7 @@ from purine_ref.graph import Blob, Graph, View
 from purine_ref.operation import Array, Kernels, Operation, RunKey
 from purine_ref.plan import Plan
 from purine_ref.tensor import Location, Tensor
+from purine_ref.transports import Transport
 
 
 class Slot:
@@ -147,13 +148,21 @@ class Binding:
         self._later.setdefault(blob.index, []).append(staging)
         return staging
 
-    def begin(self, key: RunKey) -> list[Kernels]:
-        """Begin a run; returns its vocabularies, one for each place."""
+    def begin(self, key: RunKey, transport: Transport | None = None) -> list[Kernels]:
+        """Begin a run; returns its vocabularies, one for each place, with the way to other ranks."""
         for events in self._events if self._asynchronous else ():
             events.clear()
         for call, inputs, outputs in self._lasting:
             call.inputs, call.outputs = _arrays(inputs), _arrays(outputs)
-        return [device.kernels(key) for device in self._devices.values()]
+        kernels = [device.kernels(key) for device in self._devices.values()]
+        for vocabulary in kernels:
+            vocabulary.transport = transport
+        return kernels
+
+    def expect(self, op: int, kernels: Sequence[Kernels], arrived: Callable[[], None]) -> None:
+        """Have `arrived` called when external operator `op` may start."""
+        call = self._calls[op]
+        call.operation.expect(kernels[call.place], arrived)
 
     def call(self, op: int, kernels: Sequence[Kernels]) -> None:
         """Compute operator `op` from its input arrays into its output arrays."""

@@ -1,11 +1,15 @@
-"""The serial executor: one operator after the other, on the thread that calls `run_async`."""
+"""The serial executor: one operator after the other, on the thread that calls `run_async`.
+
+That thread waits for a message from another rank only when it has nothing else to compute.
+"""
 
 from __future__ import annotations
 
+import queue
 from collections.abc import Sequence
 from typing import Any
 
-from purine_ref.executors.base import Executor, Run
+from purine_ref.executors.base import PATIENCE, Executor, Run
 from purine_ref.graph import Graph
 from purine_ref.schedule import ReadyQueue, Turn, order_ranks
 
@@ -21,16 +25,36 @@ class Serial(Executor):
         self._ranks = None if order is None else order_ranks(self.plan, order)
 
     def _start(self, run: Run) -> None:
-        queue = ReadyQueue(self._ranks, Turn())
-        queue.extend(run.schedule.ready())
-        while (op := queue.pop()) is not None:
+        ready = ReadyQueue(self._ranks, Turn())
+        ready.extend(run.schedule.ready())
+        arrived: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._listen(run, arrived.put)
+        while (op := self._next(run, ready, arrived)) is not None:
             error = self._execute(run, op)
             complete = [] if error else run.schedule.finish(op)
             error = error or self._combine(op, complete)
             if error is not None:
                 run.failures.append(error)
                 return
-            queue.extend(run.schedule.release(op, complete))
+            ready.extend(run.schedule.release(op, complete))
+
+    def _next(self, run: Run, ready: ReadyQueue, arrived: queue.SimpleQueue[int]) -> int | None:
+        """The next operator to run, waiting for a message if need be; None when there is none, or the run must end."""
+        while not run.halted:
+            op = ready.pop()
+            if op is not None or not run.schedule.awaits():
+                return op
+            try:
+                ready.extend(run.schedule.arrive(arrived.get(timeout=PATIENCE)))
+            except queue.Empty:
+                pass  # look for signals and whether the run must end, and wait again
+        return None
 
     def _wait(self, run: Run) -> None:
         """Nothing to wait for: `_start` returns when all is done."""
+
+    def _halt(self, seconds: float) -> bool:
+        run = self._run
+        if run is not None:
+            run.halted = True
+        return True

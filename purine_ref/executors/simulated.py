@@ -13,27 +13,38 @@ from typing import Any
 
 from purine_ref.executors.base import Executor, Run
 from purine_ref.graph import Graph, Op
+from purine_ref.parallel.ranks import crosses
 from purine_ref.plan import Plan
 from purine_ref.schedule import ReadyQueue, Schedule, require_one_each
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """How fast a place works: FLOP/s, bytes/s, and seconds that any operator takes besides."""
+    """How fast a place works: FLOP/s, bytes/s, and seconds that any operator takes besides; and how fast the network.
+
+    A copy between ranks takes its bytes by `network`, in bytes/s, plus `latency`, in seconds.
+    """
 
     flops: float = 2e10
     bandwidth: float = 1e10
     overhead: float = 5e-6
+    network: float = 1.25e9
+    latency: float = 5e-5
 
     def seconds(self, op: Op) -> float:
-        """The time of one operator: the slower of arithmetic and memory, plus the overhead."""
+        """The time of one operator: the slower of arithmetic and memory, plus the overhead; or that of a message."""
+        if crosses(op):
+            return op.inputs[0].tensor.nbytes / self.network + self.latency
         cost = op.operation.cost([b.tensor for b in op.inputs], [b.tensor for b in op.outputs])
         return max(cost.flops / self.flops, cost.bytes / self.bandwidth) + self.overhead
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """That `op` runs from `start` to `end`, in virtual seconds, in `lane` (a place, and a stream beyond the CPU)."""
+    """That `op` runs from `start` to `end`, in virtual seconds.
+
+    `lane` is a place, with a stream beyond the CPU, or a link between two ranks.
+    """
 
     op: str
     lane: str
@@ -62,15 +73,17 @@ class Timeline:
 def simulate(
     plan: Plan, seconds: Sequence[float], *, threads: int = 2, ranks: Sequence[float] | None = None
 ) -> Timeline:
-    """Predict a run in which operator i takes `seconds[i]`, on `threads` CPU workers and one per (device, stream).
+    """Predict a run in which operator i takes `seconds[i]`.
 
-    Ready operators start first come, first served, or by `ranks`. Ties in time are broken by the order of starts.
-    Raises ValueError for fewer than one thread, and unless there is one time of 0 or more for each operator.
+    Each CPU has `threads` workers, each (device, stream) one, and each link from rank to rank carries one copy at a
+    time. Ready operators start first come, first served, or by `ranks`. Ties in time are broken by the order of
+    starts. Raises ValueError for fewer than one thread, unless there is one time of 0 or more for each operator, and
+    for one rank's graph, which waits for others: simulate the whole.
     """
     _check_request(plan, seconds, threads, ranks)
     schedule = Schedule(plan)
     lanes = [_lane(op) for op in plan.graph.ops]
-    free = {lane: threads if plan.graph.ops[i].location.is_cpu else 1 for i, lane in enumerate(lanes)}
+    free = {lane: _width(plan.graph.ops[i], threads) for i, lane in enumerate(lanes)}
     queues = {lane: ReadyQueue(ranks) for lane in free}
     for op in schedule.ready():
         queues[lanes[op]].push(op)
@@ -103,10 +116,20 @@ def _check_request(plan: Plan, seconds: Sequence[float], threads: int, ranks: Se
     require_one_each(plan, "ranks", seconds if ranks is None else ranks)
     if not all(time >= 0 for time in seconds):
         raise ValueError(f"simulate needs seconds of 0 or more for graph {plan.graph.name!r}")
+    if plan.external:
+        op = plan.graph.ops[plan.external[0]].name
+        raise ValueError(f"simulate needs the whole of graph {plan.graph.name!r}: {op!r} waits for another rank")
 
 
 def _lane(op: Op) -> str:
+    if crosses(op):
+        return f"rank{op.inputs[0].location.rank}>rank{op.outputs[0].location.rank}"
     return str(op.location) if op.location.is_cpu else f"{op.location}/{op.stream}"
+
+
+def _width(op: Op, threads: int) -> int:
+    """How many operators of its lane run at once."""
+    return threads if op.location.is_cpu and not crosses(op) else 1
 
 
 class Simulated(Executor):

@@ -7,20 +7,15 @@ wakes a sleeping worker only for each of the others.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from purine_ref.executors.base import Executor, Run
 from purine_ref.executors.lanes import Lane, Lanes
 from purine_ref.graph import Graph
 from purine_ref.schedule import order_ranks, require_one_each
-
-GRACE = 0.25
-"""Seconds that an interrupted or closing run waits for operators that are computing."""
-
-_log = logging.getLogger("purine_ref")
 
 
 class Threaded(Executor):
@@ -60,22 +55,18 @@ class Threaded(Executor):
 
     def _start(self, run: Run) -> None:
         if not self._lanes.start(run):
-            raise RuntimeError(
-                f"executor of graph {self.graph.name!r}: an interrupted run still computes {self._busy_names()}"
-            )
+            self._refuse_while_computing()
+        self._listen(run, partial(self._lanes.arrive, run))
 
     def _wait(self, run: Run) -> None:
         self._lanes.wait(run)
 
-    def _halt(self) -> bool:
-        ended = self._lanes.halt(GRACE)
-        if not ended:
-            _log.warning("graph %r: still computing after %s s: %s", self.graph.name, GRACE, self._busy_names())
-        return ended
+    def _halt(self, seconds: float) -> bool:
+        return self._lanes.halt(seconds)
 
     def _stop(self) -> None:
         self._lanes.close()
-        if self._halt():  # else the workers that still compute go when they have ended
+        if self._halt_soon():  # else the workers that still compute go when they have ended
             for worker in self._workers:
                 worker.join()
 

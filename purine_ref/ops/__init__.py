@@ -9,24 +9,14 @@ from __future__ import annotations
 from purine_ref.ops.activation import ReLU, ReLUGradient, Sigmoid, SigmoidGradient, Tanh, TanhGradient
 from purine_ref.ops.arithmetic import Mean, Mul, Scale, Sum, WeightedSum
 from purine_ref.ops.convolution import Conv2d, Conv2dDataGradient, Conv2dWeightGradient
+from purine_ref.ops.cross_entropy import SoftmaxCrossEntropy, SoftmaxCrossEntropyGradient
 from purine_ref.ops.dropout import Dropout
+from purine_ref.ops.global_pooling import GlobalAveragePool2d, GlobalAveragePool2dGradient
 from purine_ref.ops.linear import Bias, BiasGradient, Linear, LinearDataGradient, LinearWeightGradient
-from purine_ref.ops.loss import (
-    SoftmaxCrossEntropy,
-    SoftmaxCrossEntropyGradient,
-    SquaredError,
-    SquaredErrorGradient,
-)
+from purine_ref.ops.loss import SquaredError, SquaredErrorGradient
 from purine_ref.ops.metric import TopKAccuracy
 from purine_ref.ops.normalization import LRN, LRNGradient
-from purine_ref.ops.pooling import (
-    AveragePool2d,
-    AveragePool2dGradient,
-    GlobalAveragePool2d,
-    GlobalAveragePool2dGradient,
-    MaxPool2d,
-    MaxPool2dGradient,
-)
+from purine_ref.ops.pooling import AveragePool2d, AveragePool2dGradient, MaxPool2d, MaxPool2dGradient
 from purine_ref.ops.random import Bernoulli, Constant, Gaussian, Uniform
 from purine_ref.ops.reduction import BroadcastTo, ReduceMean, ReduceSum
 from purine_ref.ops.shape import Concat, Copy, Identity, PadSlice, Reshape, Slice, Split

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from purine_ref.operation import Array, Cost, Kernels, Operation, Wiring, traffic
+from purine_ref.operation import Array, Call, Cost, Kernels, Kinks, Operation, Wiring, traffic
 from purine_ref.ops.elementwise import ElementwiseOperation
+from purine_ref.rounding import FUNCTION, KAPPA, roundings
 from purine_ref.tensor import Tensor
 
 
@@ -59,6 +60,19 @@ class ReLU(_Activation):
         """{ dy, y } >> ReLUGradient >> { dx }"""
         _wire_from_output(wiring, ReLUGradient())
 
+    def bound(self, call: Call) -> tuple[Array, ...]:
+        """Nothing is rounded."""
+        return (call.xp.zeros(call.outputs[0].shape),)
+
+    def noise(self, call: Call) -> tuple[Array | None, ...]:
+        """None."""
+        return (None,)
+
+    def spread(self, call: Call, index: int) -> tuple[Array, ...]:
+        """y is off by no more than x is; and by nothing where x is surely below 0."""
+        xp, x, variance = call.xp, call.inputs[0], call.variances[0]
+        return (xp.where(x <= -KAPPA * xp.sqrt(variance), 0, variance),)
+
 
 @dataclass(frozen=True)
 class ReLUGradient(_ActivationGradient):
@@ -78,6 +92,27 @@ class ReLUGradient(_ActivationGradient):
         """Select by the sign of y."""
         dy, y = inputs
         outputs[0][...] = kernels.xp.where(y <= 0, 0, dy)
+
+    def bound(self, call: Call) -> tuple[Array, ...]:
+        """Nothing is rounded."""
+        return (call.xp.zeros(call.outputs[0].shape),)
+
+    def noise(self, call: Call) -> tuple[Array | None, ...]:
+        """None."""
+        return (None,)
+
+    def slopes(self, call: Call, index: int) -> tuple[Array, ...]:
+        """1 or 0; and dy, which appears or goes when y changes its sign."""
+        dy, y = call.inputs
+        return (call.xp.where(y <= 0, 0.0, 1.0) if index == 0 else dy,)
+
+    def kinks(self, call: Call) -> Kinks:
+        """Where y may be 0, or above it. A y whose error is 0 is what it is."""
+        y, variance = call.inputs[1], call.variances[1]
+        if variance is None:
+            return Kinks(0, (None,))
+        near = (y * y <= KAPPA**2 * variance) & (variance > 0)
+        return Kinks(int(near.sum()), (near,))
 
 
 @dataclass(frozen=True)
@@ -99,6 +134,15 @@ class Sigmoid(_Activation):
         """{ dy, y } >> SigmoidGradient >> { dx }"""
         _wire_from_output(wiring, SigmoidGradient())
 
+    def bound(self, call: Call) -> tuple[Array, ...]:
+        """An exponential, a sum, a quotient; the exponential's error is in numerator and denominator for x < 0."""
+        return (roundings(call.xp, FUNCTION + 2, call.outputs[0], call.unit),)
+
+    def slopes(self, call: Call, index: int) -> tuple[Array, ...]:
+        """y (1 - y)."""
+        y = call.outputs[0]
+        return (y * (1 - y),)
+
 
 @dataclass(frozen=True)
 class SigmoidGradient(_ActivationGradient):
@@ -113,6 +157,15 @@ class SigmoidGradient(_ActivationGradient):
         """dy y (1 - y)."""
         dy, y = inputs
         outputs[0][...] = dy * y * (1 - y)
+
+    def bound(self, call: Call) -> tuple[Array, ...]:
+        """A difference and two products."""
+        return (roundings(call.xp, 3, call.outputs[0], call.unit),)
+
+    def slopes(self, call: Call, index: int) -> tuple[Array, ...]:
+        """y (1 - y) and dy (1 - 2 y)."""
+        dy, y = call.inputs
+        return (y * (1 - y) if index == 0 else dy * (1 - 2 * y),)
 
 
 @dataclass(frozen=True)
@@ -130,6 +183,15 @@ class Tanh(_Activation):
         """{ dy, y } >> TanhGradient >> { dx }"""
         _wire_from_output(wiring, TanhGradient())
 
+    def bound(self, call: Call) -> tuple[Array, ...]:
+        """One function."""
+        return (roundings(call.xp, FUNCTION, call.outputs[0], call.unit),)
+
+    def slopes(self, call: Call, index: int) -> tuple[Array, ...]:
+        """1 - y^2."""
+        y = call.outputs[0]
+        return ((1 - y) * (1 + y),)
+
 
 @dataclass(frozen=True)
 class TanhGradient(_ActivationGradient):
@@ -144,6 +206,15 @@ class TanhGradient(_ActivationGradient):
         """dy (1 - y) (1 + y)."""
         dy, y = inputs
         outputs[0][...] = dy * (1 - y) * (1 + y)
+
+    def bound(self, call: Call) -> tuple[Array, ...]:
+        """A difference, a sum, and two products."""
+        return (roundings(call.xp, 4, call.outputs[0], call.unit),)
+
+    def slopes(self, call: Call, index: int) -> tuple[Array, ...]:
+        """1 - y^2 and -2 dy y."""
+        dy, y = call.inputs
+        return ((1 - y) * (1 + y) if index == 0 else -2 * dy * y,)
 
 
 def _wire_from_output(wiring: Wiring, operation: Operation) -> None:

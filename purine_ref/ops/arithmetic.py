@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from purine_ref.operation import Array, Cost, Kernels, Wiring, traffic
+from purine_ref.operation import Array, Call, Cost, Kernels, Wiring, traffic
 from purine_ref.ops.attributes import assign, number
 from purine_ref.ops.elementwise import ElementwiseOperation
 from purine_ref.ops.exactness import divided_quantum, keeps_exact, scaled_quantum
 from purine_ref.ops.shape import Identity
+from purine_ref.rounding import multiple, ordered_sum, roundings
 from purine_ref.tensor import Tensor
 
 
@@ -63,6 +64,19 @@ class Sum(_Additive):
         """One addition per element of each input but the first."""
         return Cost((len(inputs) - 1) * outputs[0].size, traffic(inputs, outputs))
 
+    def bound(self, call: Call) -> tuple[Array, ...]:
+        """Each partial sum is rounded."""
+        bound, _ = ordered_sum(call.inputs, call.unit)
+        return (bound + call.xp.zeros(call.outputs[0].shape),)
+
+    def noise(self, call: Call) -> tuple[Array | None, ...]:
+        """That of each partial sum, independently; None for a single input."""
+        return (ordered_sum(call.inputs, call.unit)[1] if len(call.inputs) > 1 else None,)
+
+    def slopes(self, call: Call, index: int) -> tuple[Array, ...]:
+        """1."""
+        return (1.0,)
+
 
 @dataclass(frozen=True)
 class Mean(_Additive):
@@ -94,6 +108,15 @@ class Mean(_Additive):
     def quantum(self, exponents: Sequence[int], inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[int, ...]:
         """The least of the inputs, divided by their number."""
         return (divided_quantum(self, min(exponents), len(inputs), "number of inputs"),)
+
+    def bound(self, call: Call) -> tuple[Array, ...]:
+        """Each partial sum is rounded, and the quotient."""
+        bound, _ = ordered_sum(call.inputs, call.unit)
+        return (bound / len(call.inputs) + roundings(call.xp, 1, call.outputs[0], call.unit),)
+
+    def slopes(self, call: Call, index: int) -> tuple[Array, ...]:
+        """1/n."""
+        return (1 / len(call.inputs),)
 
 
 @dataclass(frozen=True)
@@ -127,6 +150,15 @@ class Mul(ElementwiseOperation):
     def quantum(self, exponents: Sequence[int], inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[int, ...]:
         """The sum of both."""
         return (sum(exponents),)
+
+    def bound(self, call: Call) -> tuple[Array, ...]:
+        """One product."""
+        return (roundings(call.xp, 1, call.outputs[0], call.unit),)
+
+    def spread(self, call: Call, index: int) -> tuple[Array, ...]:
+        """The other factor's square times the variance; with its own variance, since the factor may be 0 but for it."""
+        other, error = call.inputs[1 - index], call.variances[1 - index]
+        return (call.variances[index] * (other * other + (0 if error is None else error)),)
 
 
 @dataclass(frozen=True)
@@ -179,6 +211,18 @@ class WeightedSum(_Additive):
         pairs = zip(exponents, self.weights, strict=True)
         return (min(scaled_quantum(self, e, weight, "weight") for e, weight in pairs),)
 
+    def bound(self, call: Call) -> tuple[Array, ...]:
+        """Each product is rounded, for a weight that is rounded itself perhaps, and each partial sum."""
+        products = [x * weight for x, weight in zip(call.inputs, self.weights, strict=True)]
+        bound, _ = ordered_sum(products, call.unit)
+        for weight, product in zip(self.weights, products, strict=True):
+            bound = bound + roundings(call.xp, multiple(weight, call.unit), product, call.unit)
+        return (bound,)
+
+    def slopes(self, call: Call, index: int) -> tuple[Array, ...]:
+        """The input's weight."""
+        return (self.weights[index],)
+
 
 @dataclass(frozen=True)
 class Scale(ElementwiseOperation):
@@ -223,3 +267,11 @@ class Scale(ElementwiseOperation):
     def quantum(self, exponents: Sequence[int], inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[int, ...]:
         """That of x times the factor."""
         return (scaled_quantum(self, exponents[0], self.factor),)
+
+    def bound(self, call: Call) -> tuple[Array, ...]:
+        """One product, and a factor that may have to be rounded to the dtype."""
+        return (roundings(call.xp, multiple(self.factor, call.unit), call.outputs[0], call.unit),)
+
+    def slopes(self, call: Call, index: int) -> tuple[Array, ...]:
+        """The factor."""
+        return (self.factor,)

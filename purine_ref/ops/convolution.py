@@ -11,10 +11,11 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from purine_ref.operation import Array, Axis, Cost, Kernels, Operation, Wiring, traffic
+from purine_ref.operation import Array, Axis, Call, Cost, Kernels, Operation, Wiring, traffic
 from purine_ref.ops.attributes import Pads, Pair, assign, integer, pad_pairs, pair
 from purine_ref.ops.axes import shape_of_part
 from purine_ref.ops.product import ProductOperation
+from purine_ref.ops.summing import Steps
 from purine_ref.tensor import Tensor, as_shape
 
 _BLOCK_BYTES = 1 << 20
@@ -92,6 +93,10 @@ class Conv2d(_Convolution):
         """A multiply-add (2 FLOPs) per weight and output pixel."""
         return _cost(outputs[0], inputs[1], inputs, outputs)
 
+    def steps(self, call: Call) -> Steps:
+        """One product and its additions."""
+        return Steps(inner=math.prod(call.inputs[1].shape[1:]))
+
 
 @dataclass(frozen=True)
 class Conv2dDataGradient(_Convolution):
@@ -138,6 +143,11 @@ class Conv2dDataGradient(_Convolution):
     def cost(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Cost:
         """As many FLOPs as `Conv2d`; what `col2im` adds up is not counted again."""
         return _cost(inputs[0], inputs[1], inputs, outputs)
+
+    def steps(self, call: Call) -> Steps:
+        """The matrix product over the output channels, then the additions of the patches that overlap."""
+        weight = call.inputs[1]
+        return Steps(inner=weight.shape[0] // self.groups + math.prod(weight.shape[2:]) - 1)
 
     def part(self, axis: Axis, start: int, stop: int) -> Operation:
         """To the part of `shape`."""
@@ -192,6 +202,11 @@ class Conv2dWeightGradient(_Convolution):
     def cost(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Cost:
         """As many FLOPs as `Conv2d`; the sum over the images is not counted again."""
         return _cost(inputs[0], outputs[0], inputs, outputs)
+
+    def steps(self, call: Call) -> Steps:
+        """The matrix product over an image's pixels, then the sum over the images, which is rounded at the end."""
+        dy = call.inputs[0]
+        return Steps(inner=math.prod(dy.shape[2:]), wide=dy.shape[0], final=1)
 
 
 def _settle(operation: _Convolution, **attributes: object) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from purine_ref.operation import Array, Kernels, Wiring
+from purine_ref.operation import Array, Call, Kernels, Wiring
 from purine_ref.ops.attributes import assign, choice, number
 from purine_ref.ops.elementwise import ElementwiseOperation
 from purine_ref.ops.exactness import keeps_exact, scaled_quantum
+from purine_ref.rounding import multiple, roundings
 from purine_ref.tensor import Tensor
 
 SCALES = ("train", "test")
@@ -75,3 +76,13 @@ class Dropout(ElementwiseOperation):
     def quantum(self, exponents: Sequence[int], inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[int, ...]:
         """That of x times the factor."""
         return (scaled_quantum(self, exponents[0], self.factor, "scale"),)
+
+    def bound(self, call: Call) -> tuple[Array, ...]:
+        """One product, and a factor that may have to be rounded to the dtype."""
+        return (roundings(call.xp, multiple(self.factor, call.unit), call.outputs[0], call.unit),)
+
+    def slopes(self, call: Call, index: int) -> tuple[Array, ...]:
+        """The factor where kept; and what the mask keeps or drops."""
+        if index == 1:
+            return (call.inputs[0] * self.factor,)
+        return (call.xp.where(call.inputs[1] != 0, self.factor, 0.0) if self.train else self.factor,)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from purine_ref.operation import Axis, Operation, elementwise_axes
+from purine_ref.operation import Array, Axis, Call, Operation, elementwise_axes
 from purine_ref.tensor import Tensor
 
 
@@ -14,3 +14,11 @@ class ElementwiseOperation(Operation):
     def axes(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[Axis, ...]:
         """Every axis."""
         return elementwise_axes(inputs, outputs)
+
+    def slopes(self, call: Call, index: int) -> tuple[Array, ...]:
+        """The derivative of each output with respect to input `index`, element by element: arrays or numbers."""
+        raise NotImplementedError(f"{self.name} must define slopes(call, index), or spread(call, index)")
+
+    def spread(self, call: Call, index: int) -> tuple[Array, ...]:
+        """Squared slopes times the variance."""
+        return tuple(slope * slope * call.variances[index] for slope in self.slopes(call, index))

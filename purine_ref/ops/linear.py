@@ -6,11 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from purine_ref.operation import Array, Axis, Cost, Kernels, Operation, Wiring, traffic
+from purine_ref.operation import Array, Axis, Call, Cost, Kernels, Operation, Wiring, traffic
 from purine_ref.ops.attributes import assign, integer
 from purine_ref.ops.axes import at, front_axis, shape_of_part
 from purine_ref.ops.product import ProductOperation
 from purine_ref.ops.shape import Identity
+from purine_ref.ops.summing import LinearOperation, Steps
+from purine_ref.rounding import roundings
 from purine_ref.tensor import Tensor, as_shape
 
 
@@ -50,6 +52,10 @@ class Linear(ProductOperation):
         """A multiply-add (2 FLOPs) per weight and sample."""
         return _cost(inputs[0], inputs[1], inputs, outputs)
 
+    def steps(self, call: Call) -> Steps:
+        """One product and its additions."""
+        return Steps(inner=call.inputs[1].shape[1])
+
 
 @dataclass(frozen=True)
 class LinearDataGradient(ProductOperation):
@@ -85,6 +91,10 @@ class LinearDataGradient(ProductOperation):
     def cost(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Cost:
         """As many FLOPs as `Linear`."""
         return _cost(inputs[0], inputs[1], inputs, outputs)
+
+    def steps(self, call: Call) -> Steps:
+        """One product and its additions."""
+        return Steps(inner=call.inputs[1].shape[0])
 
     def part(self, axis: Axis, start: int, stop: int) -> Operation:
         """To the part of `shape`."""
@@ -122,6 +132,10 @@ class LinearWeightGradient(ProductOperation):
     def cost(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Cost:
         """As many FLOPs as `Linear`."""
         return _cost(inputs[1], outputs[0], inputs, outputs)
+
+    def steps(self, call: Call) -> Steps:
+        """One product and its additions."""
+        return Steps(inner=call.inputs[0].shape[0])
 
 
 @dataclass(frozen=True)
@@ -170,13 +184,25 @@ class Bias(Operation):
         if wiring.wants[1]:
             wiring.add(BiasGradient(self.axis), [wiring.gradient(0)], [1])
 
+    def bound(self, call: Call) -> tuple[Array, ...]:
+        """One addition."""
+        return (roundings(call.xp, 1, call.outputs[0], call.unit),)
+
+    def spread(self, call: Call, index: int) -> tuple[Array, ...]:
+        """That of x, or of the bias wherever it is added."""
+        arrays = [call.xp.zeros(x.shape) for x in call.inputs]
+        arrays[index] = call.variances[index]
+        y = call.xp.zeros(call.outputs[0].shape)
+        self.compute(call.kernels, arrays, [y])
+        return (y,)
+
     def axes(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[Axis, ...]:
         """Every axis of x; the bias lies along its own."""
         return tuple(Axis(name, length, at(x, bias), at(x)) for name, length, x, bias in _ends(self, inputs[0]))
 
 
 @dataclass(frozen=True)
-class BiasGradient(Operation):
+class BiasGradient(LinearOperation):
     """{ dy } >> BiasGradient >> { dbias }
 
     Shapes: dy of any shape, dbias (C,) where C is the length of dy's `axis`.
@@ -211,6 +237,14 @@ class BiasGradient(Operation):
     def cost(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Cost:
         """An addition per element of dy."""
         return Cost(inputs[0].size, traffic(inputs, outputs))
+
+    def steps(self, call: Call) -> Steps:
+        """The additions in float64, and the sum's rounding."""
+        return Steps(wide=call.inputs[0].size // max(call.outputs[0].size, 1), final=1)
+
+    def squared(self, call: Call, arrays: Sequence[Array]) -> Array:
+        """The factors are 1."""
+        return self.applied(call, arrays)
 
     def axes(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[Axis, ...]:
         """Every axis of dy; all but that of the bias are summed over."""

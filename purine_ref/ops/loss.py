@@ -8,28 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from purine_ref.errors import OperatorError
-from purine_ref.operation import Array, Axis, Cost, Kernels, Operation, Wiring, elementwise_axes, traffic
+from purine_ref.operation import Array, Axis, Call, Cost, Kernels, Operation, Wiring, elementwise_axes, traffic
 from purine_ref.ops.attributes import assign, choice, integer
 from purine_ref.ops.axes import MeanAxis, at, mean_axis
 from purine_ref.ops.exactness import divided_quantum
-from purine_ref.ops.softmax import exponentials
+from purine_ref.rounding import WIDE, gamma, roundings, sum_variance, uniform
 from purine_ref.tensor import Tensor
 
 REDUCTIONS = ("mean", "sum")
 """The mean over samples, or the sum."""
-
-
-def check_labels(operation: Operation, xp: Any, label: Array, valid: Array, classes: int) -> None:
-    """Raise OperatorError, naming the first, where a `valid` label is not one of 0..classes-1."""
-    wrong = valid & ((label < 0) | (label >= classes))
-    if wrong.any():
-        first = tuple(int(i) for i in xp.argwhere(wrong)[0])
-        raise OperatorError(
-            f"{operation.name}: expected labels from 0 to {classes - 1}, got {int(label[first])} at index {list(first)}"
-        )
 
 
 @dataclass(frozen=True)
@@ -55,7 +43,9 @@ class SampleMean(Operation):
 
 
 @dataclass(frozen=True)
-class _Loss(SampleMean):
+class Loss(SampleMean):
+    """The base of losses and their gradients: sums over samples, divided by their number for a `reduction` of mean."""
+
     reduction: str = "mean"
 
     def __post_init__(self) -> None:
@@ -70,110 +60,7 @@ class _Loss(SampleMean):
 
 
 @dataclass(frozen=True)
-class _CrossEntropy(_Loss):
-    ignore: int | None = None
-
-    def axes(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[Axis, ...]:
-        """n: the batch; and what follows the classes. The loss is a sum over them.
-
-        None for a mean that ignores a label, unless `samples` is given: how many count is not known beforehand.
-        """
-        if self.reduction == "mean" and self.ignore is not None and self.samples is None:
-            return ()
-        logits, label = inputs[-2:]
-        whole = at(*(None for _ in inputs[:-2]))
-        axes = []
-        for place, extent in enumerate(label.shape):
-            axis = place + 1 if place else 0
-            result = axis if outputs[0].shape == logits.shape else None
-            axes.append(Axis(f"axis{axis}" if axis else "n", extent, (*whole, *at(axis, place)), at(result)))
-        return self._divided_axes(axes, label.size)
-
-    def _require_logits_and_label(self, logits: Tensor, label: Tensor) -> None:
-        self.require_float(logits, "logits")
-        self.require(len(logits.shape) >= 2, "logits of shape (N, K) or (N, K, ...)", logits)
-        self.require(logits.shape[1] > 0, "one class or more along axis 1 of the logits", logits)
-        expected = Tensor(logits.shape[:1] + logits.shape[2:], "int64")
-        self.require((label.shape, label.dtype) == (expected.shape, expected.dtype), f"label {expected}", label)
-
-    def _valid_rows(self, xp: Any, logits: Array, label: Array) -> tuple[Array, Array, Array]:
-        """(valid, rows, labels): which of all rows count, flat; those rows (M, K); and their labels (M,)."""
-        valid = xp.ones(label.shape, bool) if self.ignore is None else label != self.ignore
-        check_labels(self, xp, label, valid, logits.shape[1])
-        rows = xp.moveaxis(logits, 1, -1)[valid]
-        return valid.reshape(-1), rows, label[valid]
-
-
-@dataclass(frozen=True)
-class SoftmaxCrossEntropy(_CrossEntropy):
-    """{ logits, label } >> SoftmaxCrossEntropy >> { loss }
-
-    logits (N, K) or (N, K, ...), floating point; label (N) or (N, ...), int64, 0..K-1; loss (), as the logits.
-    loss = sum over samples of log sum_k exp(logits_k - m) - (logits_label - m), with m the sample's largest logit.
-    `reduction="mean"` divides by the number of samples that count. A sample whose label is `ignore` does not count.
-    `samples`: see SampleMean.
-    """
-
-    def infer(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Shape (). Raises ShapeError unless the shape of the label is that of the logits without axis 1."""
-        self.require_inputs(inputs, "logits label")
-        self._require_logits_and_label(inputs[0], inputs[1])
-        return (Tensor((), inputs[0].dtype),)
-
-    def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        """Raises OperatorError for a label outside the classes, and for a sample whose logits are all -inf."""
-        xp = kernels.xp
-        _, rows, labels = self._valid_rows(xp, *inputs)
-        shifted, _, total = exponentials(self, xp, rows, 1)
-        losses = xp.log(total) - xp.take_along_axis(shifted, labels[:, None], axis=1)
-        outputs[0][...] = losses.sum() / self._divisor(len(labels))
-
-    def gradient(self, wiring: Wiring) -> None:
-        """{ dloss, logits, label } >> SoftmaxCrossEntropyGradient >> { dlogits }"""
-        if wiring.wants[0]:
-            operation = SoftmaxCrossEntropyGradient(self.reduction, self.ignore, samples=self.samples)
-            wiring.add(operation, [wiring.gradient(0), *wiring.inputs], [0])
-
-    def cost(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Cost:
-        """Per logit: compare, subtract, exponential, add; per sample: logarithm, subtract, add."""
-        return Cost(4 * inputs[0].size + 3 * inputs[1].size, traffic(inputs, outputs))
-
-
-@dataclass(frozen=True)
-class SoftmaxCrossEntropyGradient(_CrossEntropy):
-    """{ dloss, logits, label } >> SoftmaxCrossEntropyGradient >> { dlogits }
-
-    dloss (); the others as in SoftmaxCrossEntropy. dlogits = dloss (softmax(logits) - onehot(label)) / divisor, with
-    the divisor of the loss; 0 for samples that do not count.
-    """
-
-    def infer(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """The tensor of the logits. Raises ShapeError as SoftmaxCrossEntropy does, and unless dloss is ()."""
-        self.require_inputs(inputs, "dloss logits label")
-        self._require_logits_and_label(inputs[1], inputs[2])
-        self.require_same_dtype(inputs[:2])
-        self.require(inputs[0].shape == (), "dloss of shape ()", inputs[0])
-        return (inputs[1],)
-
-    def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        """Raises OperatorError as SoftmaxCrossEntropy does."""
-        xp = kernels.xp
-        dloss, logits, label = inputs
-        valid, rows, labels = self._valid_rows(xp, logits, label)
-        _, powers, total = exponentials(self, xp, rows, 1)
-        slope = powers / total
-        slope[xp.arange(len(labels)), labels] -= 1
-        every = xp.zeros((label.size, logits.shape[1]), xp.float64)
-        every[valid] = slope * (dloss.astype(xp.float64) / self._divisor(len(labels)))
-        outputs[0][...] = xp.moveaxis(every.reshape(*label.shape, logits.shape[1]), -1, 1)
-
-    def cost(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Cost:
-        """Per logit: compare, subtract, exponential, add, divide, subtract, multiply."""
-        return Cost(7 * outputs[0].size, traffic(inputs, outputs))
-
-
-@dataclass(frozen=True)
-class _Squared(_Loss):
+class _Squared(Loss):
     @property
     def exact(self) -> bool:
         """Exact; a mean over a batch that is no power of two is refused by `quantum`, which knows the batch."""
@@ -228,6 +115,29 @@ class SquaredError(_Squared):
         """Per element: subtract, multiply, add."""
         return Cost(3 * inputs[0].size, traffic(inputs, outputs))
 
+    def bound(self, call: Call) -> tuple[Array, ...]:
+        """A difference, a square and the sums in float64, all of one sign, then a division, and the loss's rounding."""
+        loss = call.outputs[0]
+        return (gamma(call.inputs[0].size + 4, WIDE) * loss + roundings(call.xp, 1, loss, call.unit),)
+
+    def noise(self, call: Call) -> tuple[Array | None, ...]:
+        """That of the sum in float64, and of the loss's rounding."""
+        loss, terms = call.outputs[0], self._terms(call)
+        return (
+            sum_variance(terms.size + 4, loss, (terms * terms).sum(), WIDE)
+            + uniform(roundings(call.xp, 1, loss, call.unit)),
+        )
+
+    def spread(self, call: Call, index: int) -> tuple[Array, ...]:
+        """(x - target)^2 over the divisor's square, and the variances, since the difference may be 0 but for them."""
+        errors = [error for error in call.variances if error is not None]
+        squares = call.xp.subtract(*call.inputs) ** 2 + sum(errors)
+        return ((squares * call.variances[index]).sum() / self._divisor(len(call.inputs[0])) ** 2,)
+
+    def _terms(self, call: Call) -> Array:
+        """What the loss is the sum of."""
+        return call.xp.subtract(*call.inputs) ** 2 / (2 * self._divisor(len(call.inputs[0])))
+
     def magnitude(
         self, kernels: Kernels, inputs: Sequence[Array], bounds: Sequence[Array], outputs: Sequence[Array]
     ) -> None:
@@ -269,6 +179,16 @@ class SquaredErrorGradient(_Squared):
     def cost(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Cost:
         """Per element: subtract, multiply, divide."""
         return Cost(3 * outputs[0].size, traffic(inputs, outputs))
+
+    def bound(self, call: Call) -> tuple[Array, ...]:
+        """A difference, a product, a quotient."""
+        return (roundings(call.xp, 3, call.outputs[0], call.unit),)
+
+    def spread(self, call: Call, index: int) -> tuple[Array, ...]:
+        """(x - target) / divisor, and plus or minus dloss / divisor."""
+        dloss, x, target = call.inputs
+        slope = (x - target if index == 0 else dloss) / self._divisor(len(x))
+        return (slope * slope * call.variances[index],)
 
     def magnitude(
         self, kernels: Kernels, inputs: Sequence[Array], bounds: Sequence[Array], outputs: Sequence[Array]

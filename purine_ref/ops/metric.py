@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from purine_ref.operation import Array, Axis, Cost, Kernels, traffic
+from purine_ref.operation import Array, Axis, Call, Cost, Kernels, Kinks, traffic
 from purine_ref.ops.attributes import assign, integer
 from purine_ref.ops.axes import at, mean_axis
-from purine_ref.ops.loss import SampleMean, check_labels
+from purine_ref.ops.cross_entropy import check_labels
+from purine_ref.ops.loss import SampleMean
+from purine_ref.rounding import KAPPA, roundings
 from purine_ref.tensor import Tensor
 
 
@@ -48,11 +51,35 @@ class TopKAccuracy(SampleMean):
         xp = kernels.xp
         logits, label = inputs
         check_labels(self, xp, label, xp.ones(label.shape, bool), logits.shape[1])
+        hits = (self._before(xp, logits, label).sum(axis=1) < self.k).sum()
+        outputs[0][...] = hits / self.mean_divisor(len(label))
+
+    def _before(self, xp: Any, logits: Array, label: Array) -> Array:
+        """Which classes come before the label's, (N, K)."""
         own = xp.take_along_axis(logits, label[:, None], axis=1)
         tied_later = (logits == own) & (xp.arange(logits.shape[1]) >= label[:, None])
-        before = ~((logits < own) | tied_later)
-        hits = (before.sum(axis=1) < self.k).sum()
-        outputs[0][...] = hits / self.mean_divisor(len(label))
+        return ~((logits < own) | tied_later)
+
+    def bound(self, call: Call) -> tuple[Array, ...]:
+        """A quotient in float64, and its rounding."""
+        return (roundings(call.xp, 2, call.outputs[0], call.unit),)
+
+    def spread(self, call: Call, index: int) -> tuple[Array, ...]:
+        """None: it is constant but for its jumps."""
+        return (call.xp.zeros(()),)
+
+    def kinks(self, call: Call) -> Kinks:
+        """The samples whose label may be among the largest, or not. Two logits without an error are as they are."""
+        if call.variances[0] is None:
+            return Kinks(0, (None,))
+        xp, (logits, label) = call.xp, call.inputs
+        before, deviation = self._before(xp, logits, label), xp.sqrt(call.variances[0])
+        own = [xp.take_along_axis(each, label[:, None], axis=1) for each in (logits, deviation)]
+        margin = KAPPA * (deviation + own[1])
+        close = (xp.abs(logits - own[0]) <= margin) & (margin > 0) & (xp.arange(logits.shape[1]) != label[:, None])
+        surely, perhaps = ((before & ~close).sum(axis=1), (before | close).sum(axis=1))
+        count = int(((surely < self.k) & (perhaps >= self.k)).sum())
+        return Kinks(count, (xp.asarray(count > 0),))
 
     def axes(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[Axis, ...]:
         """n: the batch; the share of the whole is the sum of the parts' shares of the whole."""

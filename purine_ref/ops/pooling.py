@@ -1,8 +1,4 @@
-"""Pooling: maximum and average over windows, average over the image, and their gradients.
-
-One function, `pooled_size`, gives the number of windows per axis to shape rule, forward and backward alike. Every
-window it counts holds at least one element of the image.
-"""
+"""Pooling: maximum and average over windows, and their gradients."""
 
 from __future__ import annotations
 
@@ -10,46 +6,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from purine_ref.operation import Array, Axis, Cost, Kernels, Operation, Wiring, traffic
+from purine_ref.operation import Array, Axis, Call, Cost, Kernels, Kinks, Operation, Wiring, traffic
 from purine_ref.ops.attributes import Pads, Pair, assign, choice, is_power_of_two, pad_pairs, pair
-from purine_ref.ops.axes import common_axes, shape_of_part
+from purine_ref.ops.axes import shape_of_part
 from purine_ref.ops.exactness import divided_quantum
+from purine_ref.ops.summing import LinearOperation, Steps
+from purine_ref.ops.windows import PlaneOperation, pooled_size, window_lengths
+from purine_ref.rounding import KAPPA
 from purine_ref.tensor import Tensor, as_shape
 
 
-def pooled_size(size: int, kernel: int, stride: int, pad: Pair, rounding: str) -> int:
-    """Windows along an axis: (size + pads - kernel) / stride, rounded up ("ceil") or down ("floor"), plus 1.
-
-    A last window that would start outside image and begin padding is left out: it would hold no element. Less than 1
-    when no window fits. Source: Caffe, and its bug report 6881.
-    """
-    room = size + sum(pad) - kernel
-    count = (-(-room // stride) if rounding == "ceil" else room // stride) + 1
-    starts_inside = (count - 1) * stride < size + pad[0]
-    return count if starts_inside else count - 1
-
-
-def window_lengths(size: int, kernel: int, stride: int, pad: Pair, rounding: str, count: str) -> tuple[int, ...]:
-    """Elements along an axis that each window's average counts.
-
-    With `count` "padded" those of the image and its declared padding, with "valid" those of the image alone. What a
-    last window has beyond the declared padding is never counted.
-    """
-    low, high = (-pad[0], size + pad[1]) if count == "padded" else (0, size)
-    starts = (i * stride - pad[0] for i in range(pooled_size(size, kernel, stride, pad, rounding)))
-    return tuple(min(start + kernel, high) - max(start, low) for start in starts)
-
-
-class _PlaneOperation(Operation):
-    """An operation on each image and channel alone."""
-
-    def axes(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[Axis, ...]:
-        """n: the images; c: the channels."""
-        return common_axes({"n": 0, "c": 1}, inputs, outputs)
-
-
 @dataclass(frozen=True)
-class MaxPool2d(_PlaneOperation):
+class MaxPool2d(PlaneOperation):
     """{ x } >> MaxPool2d >> { y, index }
 
     Shapes: x (N, C, H, W), y (N, C, oh, ow) and index as y, int64, with oh and ow from `pooled_size`.
@@ -96,9 +64,50 @@ class MaxPool2d(_PlaneOperation):
         """A comparison (1 FLOP) per element of each window."""
         return Cost(outputs[0].size * math.prod(pair(self.kernel, "kernel")), traffic(inputs, outputs))
 
+    def bound(self, call: Call) -> tuple[Array, ...]:
+        """Nothing is rounded."""
+        return tuple(call.xp.zeros(y.shape) for y in call.outputs)
+
+    def noise(self, call: Call) -> tuple[Array | None, ...]:
+        """None."""
+        return None, None
+
+    def spread(self, call: Call, index: int) -> tuple[Array, ...]:
+        """A maximum is off by no more than the element of its window that is off most; an index has no variance."""
+        size = call.outputs[0].shape[2:]
+        worst, _ = call.kernels.max_pool(call.variances[0], self.kernel, self.stride, self.pads, size)
+        return worst, call.xp.zeros(call.outputs[1].shape)
+
+    def kinks(self, call: Call) -> Kinks:
+        """The windows that another element may win: its upper end is not below the winner's lower end.
+
+        Two elements without an error are as they are, in value and in order.
+        """
+        if call.variances[0] is None:
+            return Kinks(0, (None, None))
+        xp, x, winner = call.xp, call.inputs[0], call.outputs[1][:, :, None, None]
+        margin = KAPPA * xp.sqrt(call.variances[0])
+        flat = xp.reshape(xp.arange(math.prod(x.shape[2:])), (1, 1, *x.shape[2:]))
+        place = self._unfolded(call, flat + 1.0) - 1
+        own = place == winner
+        value, error = (xp.where(place < 0, -xp.inf, self._unfolded(call, each)) for each in (x, margin))
+        lower = xp.where(own, value - error, -xp.inf).max(axis=(2, 3), keepdims=True)
+        certain = (error <= 0) & (xp.where(own, error, 0).max(axis=(2, 3), keepdims=True) == 0)
+        near = ((value + error >= lower) & ~own & ~certain & (place >= 0)).any(axis=(2, 3))
+        return Kinks(int(near.sum()), (None, near))
+
+    def _unfolded(self, call: Call, x: Array) -> Array:
+        """The elements of each window, (N, C, kh, kw, oh, ow), with 0 where a window leaves the image."""
+        kernel, stride, pads = pair(self.kernel, "kernel"), pair(self.stride, "stride"), pad_pairs(self.pads)
+        reach = [(n - 1) * s + k for n, s, k in zip(call.outputs[0].shape[2:], stride, kernel, strict=True)]
+        ends = [r - begin - h for r, (begin, _), h in zip(reach, pads, x.shape[2:], strict=True)]
+        rows, columns = (slice(None, h + min(end, 0)) for h, end in zip(x.shape[2:], ends, strict=True))
+        sides = tuple((begin, max(end, 0)) for (begin, _), end in zip(pads, ends, strict=True))
+        return call.kernels.im2col(x[:, :, rows, columns], kernel, stride, sides, (1, 1))
+
 
 @dataclass(frozen=True)
-class MaxPool2dGradient(_PlaneOperation):
+class MaxPool2dGradient(PlaneOperation, LinearOperation):
     """{ dy, index } >> MaxPool2dGradient >> { dx }
 
     Shapes: dy and index (N, C, oh, ow), index int64, dx = `shape` = (N, C, H, W).
@@ -144,9 +153,18 @@ class MaxPool2dGradient(_PlaneOperation):
         """An addition per element of dy."""
         return Cost(inputs[0].size, traffic(inputs, outputs))
 
+    def steps(self, call: Call) -> Steps:
+        """An addition for each window that an element has won beyond the first."""
+        won = self.applied(call, [call.xp.ones(call.inputs[0].shape), call.inputs[1]])
+        return Steps(inner=call.xp.maximum(won - 1, 0))
+
+    def squared(self, call: Call, arrays: Sequence[Array]) -> Array:
+        """The factors are 1."""
+        return self.applied(call, arrays)
+
 
 @dataclass(frozen=True)
-class AveragePool2d(_PlaneOperation):
+class AveragePool2d(PlaneOperation, LinearOperation):
     """{ x } >> AveragePool2d >> { y }
 
     Shapes: x (N, C, H, W), y (N, C, oh, ow), with oh and ow from `pooled_size`.
@@ -193,13 +211,21 @@ class AveragePool2d(_PlaneOperation):
         """For each window, an addition per element but the first, and a division."""
         return Cost(outputs[0].size * math.prod(pair(self.kernel, "kernel")), traffic(inputs, outputs))
 
+    def steps(self, call: Call) -> Steps:
+        """The additions within a window, and the division."""
+        return Steps(inner=math.prod(pair(self.kernel, "kernel")) - 1, final=1)
+
+    def squared(self, call: Call, arrays: Sequence[Array]) -> Array:
+        """The factors are 1 over the number of averaged elements."""
+        return self.applied(call, arrays) / _counts(self, call, call.inputs[0].shape)
+
     def quantum(self, exponents: Sequence[int], inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[int, ...]:
         """Lower by the exponent of the largest divisor. Raises OperatorError when one is not a power of two."""
         return (_averaged_quantum(self, exponents[0], inputs[0].shape),)
 
 
 @dataclass(frozen=True)
-class AveragePool2dGradient(_PlaneOperation):
+class AveragePool2dGradient(PlaneOperation, LinearOperation):
     """{ dy } >> AveragePool2dGradient >> { dx }
 
     Shapes: dy (N, C, oh, ow), dx = `shape` = (N, C, H, W).
@@ -247,99 +273,18 @@ class AveragePool2dGradient(_PlaneOperation):
         """For each element of dy, a division, and an addition per element of its window."""
         return Cost(inputs[0].size * (1 + math.prod(pair(self.kernel, "kernel"))), traffic(inputs, outputs))
 
+    def steps(self, call: Call) -> Steps:
+        """The division, and the additions of as many windows as can overlap."""
+        windows = zip(pair(self.kernel, "kernel"), pair(self.stride, "stride"), strict=True)
+        return Steps(inner=math.prod(-(-k // s) for k, s in windows))
+
+    def squared(self, call: Call, arrays: Sequence[Array]) -> Array:
+        """The factors are 1 over the number of averaged elements."""
+        return self.applied(call, [arrays[0] / _counts(self, call, self.shape)])
+
     def quantum(self, exponents: Sequence[int], inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[int, ...]:
         """Lower by the exponent of the largest divisor. Raises OperatorError when one is not a power of two."""
         return (_averaged_quantum(self, exponents[0], self.shape),)
-
-
-@dataclass(frozen=True)
-class GlobalAveragePool2d(_PlaneOperation):
-    """{ x } >> GlobalAveragePool2d >> { y }
-
-    Shapes: x (N, C, H, W), y (N, C, 1, 1).
-    Formula: y = sum of the plane's elements, accumulated in float64, / (H * W).
-
-    Raises ShapeError unless x has four axes and a plane at least one element.
-    """
-
-    @property
-    def exact(self) -> bool:
-        """When H * W is a power of two, which `quantum` checks."""
-        return True
-
-    def infer(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """y, of x's dtype. Raises ShapeError where the class says."""
-        self.require_inputs(inputs, "x")
-        self.require_same_dtype(inputs)
-        x = inputs[0].shape
-        _plane(self, x)
-        return (Tensor((*x[:2], 1, 1), inputs[0].dtype),)
-
-    def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        """Each plane's average."""
-        (x,), (y,) = inputs, outputs
-        rows = kernels.xp.ascontiguousarray(x)  # strides would choose the order of the sum
-        y[...] = rows.sum(axis=(2, 3), dtype=kernels.xp.float64, keepdims=True) / _plane(self, x.shape)
-
-    def gradient(self, wiring: Wiring) -> None:
-        """GlobalAveragePool2dGradient."""
-        if wiring.wants[0]:
-            wiring.add(GlobalAveragePool2dGradient(wiring.inputs[0].tensor.shape), [wiring.gradient(0)], [0])
-
-    def cost(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Cost:
-        """For each plane, an addition per element but the first, and a division."""
-        return Cost(inputs[0].size, traffic(inputs, outputs))
-
-    def quantum(self, exponents: Sequence[int], inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[int, ...]:
-        """Lower by the exponent of H * W. Raises OperatorError when that is not a power of two."""
-        return (divided_quantum(self, exponents[0], _plane(self, inputs[0].shape), "number of averaged elements"),)
-
-
-@dataclass(frozen=True)
-class GlobalAveragePool2dGradient(_PlaneOperation):
-    """{ dy } >> GlobalAveragePool2dGradient >> { dx }
-
-    Shapes: dy (N, C, 1, 1), dx = `shape` = (N, C, H, W).
-    Formula: dx = dy / (H * W) at every element of the plane.
-
-    Raises ShapeError unless dy is what `GlobalAveragePool2d` makes of `shape`.
-    """
-
-    shape: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        assign(self, shape=as_shape(self.shape))
-
-    @property
-    def exact(self) -> bool:
-        """When H * W is a power of two, which `quantum` checks."""
-        return True
-
-    def infer(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """dx, of dy's dtype. Raises ShapeError where the class says."""
-        self.require_inputs(inputs, "dy")
-        self.require_same_dtype(inputs)
-        _plane(self, self.shape)
-        expected = (*self.shape[:2], 1, 1)
-        self.require(inputs[0].shape == expected, f"dy of shape {expected}", inputs[0].shape)
-        return (Tensor(self.shape, inputs[0].dtype),)
-
-    def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        """Spread dy over the plane."""
-        (dy,), (dx,) = inputs, outputs
-        dx[...] = dy / _plane(self, dx.shape)
-
-    def part(self, axis: Axis, start: int, stop: int) -> Operation:
-        """To the part of `shape`."""
-        return replace(self, shape=shape_of_part(self.shape, axis.outputs[0], start, stop))
-
-    def cost(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Cost:
-        """A division per element of dy."""
-        return Cost(inputs[0].size, traffic(inputs, outputs))
-
-    def quantum(self, exponents: Sequence[int], inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[int, ...]:
-        """Lower by the exponent of H * W. Raises OperatorError when that is not a power of two."""
-        return (divided_quantum(self, exponents[0], _plane(self, self.shape), "number of averaged elements"),)
 
 
 _Windowed = MaxPool2d | AveragePool2d | AveragePool2dGradient
@@ -370,14 +315,13 @@ def _output_shape(op: _Windowed, x: tuple[int, ...]) -> tuple[int, ...]:
     return (*x[:2], *size)
 
 
-def _plane(op: Operation, x: tuple[int, ...]) -> int:
-    """H * W; raises ShapeError when x has no image, or one without elements."""
-    op.require(len(x) == 4, "x of shape (N, C, H, W)", x)
-    op.require(min(x[2:]) >= 1, "an image of one element or more", x)
-    return math.prod(x[2:])
-
-
 def _averaged_quantum(op: AveragePool2d | AveragePool2dGradient, quantum: int, x: tuple[int, ...]) -> int:
     """The quantum after the largest divisor; raises OperatorError when any divisor is not a power of two."""
     heights, widths = (set(window_lengths(*axis, op.count)) for axis in _axes(op, x))
     return min(divided_quantum(op, quantum, h * w, "number of averaged elements") for h in heights for w in widths)
+
+
+def _counts(op: AveragePool2d | AveragePool2dGradient, call: Call, x: tuple[int, ...]) -> Array:
+    """The number of elements that each window averages, (oh, ow)."""
+    heights, widths = (call.xp.asarray(window_lengths(*axis, op.count)) for axis in _axes(op, x))
+    return call.xp.multiply.outer(heights, widths)

@@ -6,11 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar
 
-from purine_ref.operation import Axis, Operation
+from purine_ref.operation import Array, Axis, Call
+from purine_ref.ops.summing import SummingOperation
 from purine_ref.tensor import Tensor
 
 
-class ProductOperation(Operation):
+class ProductOperation(SummingOperation):
     """An operation that multiplies its inputs with one another and adds the products: convolution, inner product.
 
     It is exact whenever every partial sum is (rule R10). `equation` names the two leading axes of every tensor, as
@@ -28,6 +29,17 @@ class ProductOperation(Operation):
     def quantum(self, exponents: Sequence[int], inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[int, ...]:
         """Products of multiples of 2**a and 2**b are multiples of 2**(a+b), and so are their sums."""
         return (sum(exponents),) * len(outputs)
+
+    def squared(self, call: Call, arrays: Sequence[Array]) -> Array:
+        """Squares of products are products of squares."""
+        return self.applied(call, arrays)
+
+    def spread(self, call: Call, index: int) -> tuple[Array, ...]:
+        """The variance times the other input's squares; with its own variance, since it may be 0 but for that."""
+        other, error = call.inputs[1 - index], call.variances[1 - index]
+        arrays = [other * other + (0 if error is None else error)] * 2
+        arrays[index] = call.variances[index]
+        return (self.squared(call, arrays),)
 
     def axes(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[Axis, ...]:
         """The dimensions of `equation`, the batch first; the one that the output lacks is summed over."""

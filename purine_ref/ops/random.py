@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from operator import add
 
-from purine_ref.operation import Array, Axis, Cost, Kernels, Operation, RandomOperation, elementwise_axes, traffic
+from purine_ref.operation import Array, Axis, Call, Cost, Kernels, Operation, RandomOperation, elementwise_axes, traffic
 from purine_ref.ops.attributes import assign, integer, number
 from purine_ref.ops.axes import shape_of_part
 from purine_ref.tensor import Tensor, as_shape
@@ -29,8 +29,20 @@ LARGEST = {"float32": (2 - 2.0**-23) * 2.0**127, "float64": math.inf, "int64": 2
 """The largest value of each dtype; no Python float is too large for float64."""
 
 
+class _Source(Operation):
+    """An operation without inputs. What it gives is defined with its rounding to the dtype, so it has no error."""
+
+    def bound(self, call: Call) -> tuple[Array, ...]:
+        """None."""
+        return (call.xp.zeros(call.outputs[0].shape),)
+
+    def noise(self, call: Call) -> tuple[Array | None, ...]:
+        """None."""
+        return (None,)
+
+
 @dataclass(frozen=True)
-class _Draw(RandomOperation):
+class _Draw(_Source, RandomOperation):
     """{ } >> Draw >> { y }, with the fields that all draws have; `stream` is the name of the operator that draws."""
 
     shape: tuple[int, ...]
@@ -172,7 +184,7 @@ class Bernoulli(_Draw):
 
 
 @dataclass(frozen=True)
-class Constant(Operation):
+class Constant(_Source):
     """{ } >> Constant >> { y }
 
     y: `shape`, `dtype` (int64 too, for an integer `value`). Every element is `value`.

@@ -11,11 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from purine_ref.operation import Array, Axis, Cost, Kernels, Operation, Wiring, traffic
+from purine_ref.operation import Array, Axis, Call, Cost, Kernels, Operation, Wiring, traffic
 from purine_ref.ops.arithmetic import Scale
 from purine_ref.ops.attributes import assign, integer, number
 from purine_ref.ops.axes import MeanAxis, at, front_axes, mean_axis, shape_of_part
 from purine_ref.ops.exactness import divided_quantum, keeps_exact, scaled_quantum
+from purine_ref.ops.summing import LinearOperation, Steps
+from purine_ref.rounding import multiple
 from purine_ref.tensor import Tensor, as_shape
 
 
@@ -29,7 +31,7 @@ def sum_over(xp: Any, x: Array, axes: Sequence[int]) -> Array:
 
 
 @dataclass(frozen=True)
-class _Reduction(Operation):
+class _Reduction(LinearOperation):
     over: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -52,6 +54,10 @@ class _Reduction(Operation):
     def cost(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Cost:
         """One addition per element of x."""
         return Cost(inputs[0].size, traffic(inputs, outputs))
+
+    def steps(self, call: Call) -> Steps:
+        """The additions in float64, a division perhaps, and the result's rounding."""
+        return Steps(wide=call.inputs[0].size // max(call.outputs[0].size, 1) + 1, final=1)
 
     def axes(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[Axis, ...]:
         """Every axis of x; those that do not stay are summed over."""
@@ -82,6 +88,10 @@ class ReduceSum(_Reduction):
     def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """Sum in float64."""
         outputs[0][...] = self._sum(kernels, inputs[0])
+
+    def squared(self, call: Call, arrays: Sequence[Array]) -> Array:
+        """The factors are 1."""
+        return self.applied(call, arrays)
 
     def gradient(self, wiring: Wiring) -> None:
         """{ dy } >> BroadcastTo >> { dx }"""
@@ -127,13 +137,17 @@ class ReduceMean(_Reduction):
         terms = self._terms(inputs[0].shape)
         return (divided_quantum(self, exponents[0], terms, "number of elements in a mean"),)
 
+    def squared(self, call: Call, arrays: Sequence[Array]) -> Array:
+        """The factors are 1 over the number of elements."""
+        return self.applied(call, arrays) / self._terms(call.inputs[0].shape)
+
     def _terms(self, x: tuple[int, ...]) -> int:
         """How many elements go into each sum; 1 where there is none, to divide by."""
         return self.count or max(math.prod(x[axis] for axis in self._reduced(len(x))), 1)
 
 
 @dataclass(frozen=True)
-class BroadcastTo(Operation):
+class BroadcastTo(LinearOperation):
     """{ x } >> BroadcastTo >> { y }
 
     y: `shape`, floating point; x: `shape` without the axes in `over`. y = factor x, repeated along them.
@@ -189,6 +203,14 @@ class BroadcastTo(Operation):
     def quantum(self, exponents: Sequence[int], inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[int, ...]:
         """That of x times the factor."""
         return (scaled_quantum(self, exponents[0], self.factor),)
+
+    def steps(self, call: Call) -> Steps:
+        """One product, and a factor that may have to be rounded to the dtype."""
+        return Steps(final=multiple(self.factor, call.unit))
+
+    def squared(self, call: Call, arrays: Sequence[Array]) -> Array:
+        """The square of the factor."""
+        return self.applied(call, arrays) * self.factor
 
 
 def _places(count: int, over: Sequence[int]) -> list[int | None]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise, takewhile
 
-from purine_ref.operation import Array, Axis, Box, Cost, Kernels, Operation, Wiring, elementwise_axes, traffic
+from purine_ref.operation import Array, Axis, Box, Call, Cost, Kernels, Operation, Wiring, elementwise_axes, traffic
 from purine_ref.ops.attributes import assign, integer
 from purine_ref.ops.axes import at, common_axes, cut, front_axis, numbered, shape_of_part, with_length
 from purine_ref.tensor import Location, Tensor, as_shape
@@ -27,6 +27,22 @@ class _Movement(Operation):
     def cost(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Cost:
         """No FLOP; what is read and written."""
         return Cost(0, traffic(inputs, outputs))
+
+    def bound(self, call: Call) -> tuple[Array, ...]:
+        """Nothing is rounded."""
+        return tuple(call.xp.zeros(y.shape) for y in call.outputs)
+
+    def noise(self, call: Call) -> tuple[Array | None, ...]:
+        """None."""
+        return (None,) * len(call.outputs)
+
+    def spread(self, call: Call, index: int) -> tuple[Array, ...]:
+        """The variance of each element goes where the element goes."""
+        arrays = [call.xp.zeros(x.shape) for x in call.inputs]
+        arrays[index] = call.variances[index]
+        outputs = tuple(call.xp.zeros(y.shape) for y in call.outputs)
+        self.compute(call.kernels, arrays, outputs)
+        return outputs
 
 
 class _MovementAlongAxis(_Movement):

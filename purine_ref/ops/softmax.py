@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from purine_ref.errors import OperatorError
-from purine_ref.operation import Array, Axis, Cost, Kernels, Operation, Wiring, traffic
+from purine_ref.operation import Array, Axis, Call, Cost, Kernels, Operation, Wiring, traffic
 from purine_ref.ops.axes import common_axes, front_axis, numbered
+from purine_ref.rounding import FUNCTION, WIDE, roundings
 from purine_ref.tensor import Tensor
 
 
@@ -41,6 +42,20 @@ def sum_along(xp: Any, x: Array, axis: int) -> Array:
     They are taken over an array in C order: strides would choose the order of a sum, and so its bits.
     """
     return xp.ascontiguousarray(x).sum(axis=axis, keepdims=True, dtype=xp.float64)
+
+
+def roundings_inside(xp: Any, shifted: Array, powers: Array, total: Array, axis: int) -> Array:
+    """How many roundings in float64 `total` counts for, given what `exponentials` returned.
+
+    A power is off by an exponential's error and by that of its exponent, and the sum by the powers' mean and K more.
+    """
+    reach = xp.where(powers > 0, xp.abs(shifted), 0)
+    return FUNCTION + sum_along(xp, powers * reach, axis) / total + shifted.shape[axis]
+
+
+def variance_through(xp: Any, y: Array, variance: Array, axis: int) -> Array:
+    """What variance gives a softmax y along `axis`: the slopes are y_i ([i = j] - y_j)."""
+    return y * y * ((1 - 2 * y) * variance + sum_along(xp, y * y * variance, axis))
 
 
 @dataclass(frozen=True)
@@ -98,6 +113,18 @@ class Softmax(_AlongAxis):
         if wiring.wants[0]:
             wiring.add(SoftmaxGradient(self.axis), [wiring.gradient(0), wiring.outputs[0]], [0])
 
+    def bound(self, call: Call) -> tuple[Array, ...]:
+        """An exponential, a sum and a quotient in float64, and the result's rounding."""
+        xp, y = call.xp, call.outputs[0]
+        shifted, powers, total = exponentials(self, xp, call.inputs[0], self.axis)
+        inside = roundings_inside(xp, shifted, powers, total, self.axis)
+        inside = inside + FUNCTION + 1 + xp.where(powers > 0, xp.abs(shifted), 0)
+        return (inside * WIDE * y + roundings(xp, 1, y, call.unit),)
+
+    def spread(self, call: Call, index: int) -> tuple[Array, ...]:
+        """By the slopes y_i ([i = j] - y_j)."""
+        return (variance_through(call.xp, call.outputs[0], call.variances[0], self.axis),)
+
 
 @dataclass(frozen=True)
 class SoftmaxGradient(_AlongAxisGradient):
@@ -113,6 +140,21 @@ class SoftmaxGradient(_AlongAxisGradient):
         product = xp.multiply(dy, y, dtype=xp.float64)
         outputs[0][...] = y * (dy - sum_along(xp, product, self.axis))
 
+    def bound(self, call: Call) -> tuple[Array, ...]:
+        """Products, their sum, a difference and a product in float64, and the result's rounding."""
+        xp, (dy, y) = call.xp, call.inputs
+        inside = xp.abs(y) * (sum_along(xp, xp.abs(dy * y), self.axis) + xp.abs(dy))
+        return ((y.shape[self.axis] + 2) * WIDE * inside + roundings(xp, 1, call.outputs[0], call.unit),)
+
+    def spread(self, call: Call, index: int) -> tuple[Array, ...]:
+        """The slopes are y_i ([i = j] - y_j) for dy, and [i = j] (dy_i - sum dy y) - y_i dy_j for y."""
+        xp, (dy, y), variance = call.xp, call.inputs, call.variances[index]
+        if index == 0:
+            return (variance_through(xp, y, variance, self.axis),)
+        own = dy - sum_along(xp, dy * y, self.axis)
+        others = y * y * (sum_along(xp, dy * dy * variance, self.axis) - dy * dy * variance)
+        return ((own - y * dy) ** 2 * variance + xp.maximum(others, 0),)
+
 
 @dataclass(frozen=True)
 class LogSoftmax(_AlongAxis):
@@ -126,6 +168,21 @@ class LogSoftmax(_AlongAxis):
         """Raises OperatorError where all elements along the axis are -inf."""
         shifted, _, total = exponentials(self, kernels.xp, inputs[0], self.axis)
         outputs[0][...] = shifted - kernels.xp.log(total)
+
+    def bound(self, call: Call) -> tuple[Array, ...]:
+        """A difference, a sum of exponentials, its logarithm, and a difference in float64; then the result's rounding.
+
+        What the sum is off by relatively, its logarithm is off by absolutely.
+        """
+        xp, y = call.xp, call.outputs[0]
+        shifted, powers, total = exponentials(self, xp, call.inputs[0], self.axis)
+        inside = roundings_inside(xp, shifted, powers, total, self.axis) + FUNCTION * xp.abs(xp.log(total))
+        return ((inside + xp.abs(shifted) + xp.abs(y)) * WIDE + roundings(xp, 1, y, call.unit),)
+
+    def spread(self, call: Call, index: int) -> tuple[Array, ...]:
+        """The slopes are [i = j] - exp(y_j)."""
+        xp, p, variance = call.xp, call.xp.exp(call.outputs[0]), call.variances[0]
+        return ((1 - 2 * p) * variance + sum_along(xp, p * p * variance, self.axis),)
 
     def gradient(self, wiring: Wiring) -> None:
         """{ dy, y } >> LogSoftmaxGradient >> { dx }"""
@@ -147,3 +204,19 @@ class LogSoftmaxGradient(_AlongAxisGradient):
         # In C order, since the last bit of an exponential may depend on the stride.
         powers = xp.exp(xp.ascontiguousarray(y))
         outputs[0][...] = dy - powers * sum_along(xp, dy, self.axis)
+
+    def bound(self, call: Call) -> tuple[Array, ...]:
+        """An exponential in the dtype; a sum, a product and a difference in float64; then the result's rounding."""
+        xp, (dy, y) = call.xp, call.inputs
+        absolute, own = xp.exp(y) * sum_along(xp, xp.abs(dy), self.axis), xp.abs(sum_along(xp, dy, self.axis))
+        inside = (y.shape[self.axis] + 2) * WIDE * (absolute + xp.abs(dy))
+        power = roundings(xp, FUNCTION, xp.exp(y), call.unit)
+        return (power * own + inside + roundings(xp, 1, call.outputs[0], call.unit),)
+
+    def spread(self, call: Call, index: int) -> tuple[Array, ...]:
+        """The slopes are [i = j] - exp(y_i) for dy, and -exp(y_i) sum dy for y."""
+        xp, (dy, y), variance = call.xp, call.inputs, call.variances[index]
+        p = xp.exp(y)
+        if index == 1:
+            return ((p * sum_along(xp, dy, self.axis)) ** 2 * variance,)
+        return ((1 - 2 * p) * variance + p * p * sum_along(xp, variance, self.axis),)

@@ -37,7 +37,8 @@ class _Transfer(Operation):
     def _transport(self, kernels: Kernels) -> Any:
         if kernels.transport is None:
             raise OperatorError(
-                f"{self.name}: no transport to rank {self.peer}: give the executor one, or run the whole graph by `Ranks`"
+                f"{self.name}: there is no transport to rank {self.peer}: give the executor one, or run the whole "
+                "graph with Ranks"
             )
         return kernels.transport
 
@@ -69,7 +70,8 @@ class Send(_Transfer):
 class Receive(_Transfer):
     """{ } >> Receive >> { y }
 
-    y, of `shape` and `dtype`, is what rank `peer` sent as the message `tag` of this iteration. Ready once that is there.
+    y, of `shape` and `dtype`, is what rank `peer` sent as the message `tag` of this iteration. It starts when that is
+    there.
     """
 
     peer: int

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from purine_ref.operation import Array, Cost, Kernels, traffic
+from purine_ref.operation import Array, Call, Cost, Kernels, Kinks, traffic
 from purine_ref.ops.attributes import assign, number
 from purine_ref.ops.elementwise import ElementwiseOperation
 from purine_ref.ops.exactness import keeps_exact, scaled_quantum
+from purine_ref.rounding import KAPPA, multiple, roundings
 from purine_ref.tensor import Tensor
 
 
@@ -66,6 +67,16 @@ class _Momentum(_Update):
     def _rate_quantum(self, exponents: Sequence[int]) -> int:
         return scaled_quantum(self, exponents[3], self.multiplier, "multiplier")
 
+    def _step_bound(self, call: Call) -> Array:
+        """What gradient + decay weight can be off by."""
+        weight, gradient = call.inputs[:2]
+        decayed = roundings(call.xp, multiple(self.decay, call.unit), self.decay * weight, call.unit)
+        return decayed + roundings(call.xp, int(self.decay != 0), gradient + self.decay * weight, call.unit)
+
+    def _carried_bound(self, call: Call) -> Array:
+        """What momentum history can be off by."""
+        return roundings(call.xp, multiple(self.momentum, call.unit), self.momentum * call.inputs[2], call.unit)
+
 
 @dataclass(frozen=True)
 class SGD(_Momentum):
@@ -100,6 +111,22 @@ class SGD(_Momentum):
         """The least of the terms of each sum, with the exponents of products added."""
         history = self._carried_quantum(exponents, self._rate_quantum(exponents) + self._step_quantum(exponents))
         return (min(exponents[0], history), history)
+
+    def bound(self, call: Call) -> tuple[Array, ...]:
+        """The step's and the history's terms, the rate's product, and each sum."""
+        xp, (weight, gradient, _, rate) = call.xp, call.inputs
+        lr = xp.abs(rate * self.multiplier)
+        step = lr * (gradient + self.decay * weight)
+        moved = lr * self._step_bound(call) + roundings(xp, 1 + multiple(self.multiplier, call.unit), step, call.unit)
+        history = moved + self._carried_bound(call) + roundings(xp, 1, call.outputs[1], call.unit)
+        return history + roundings(xp, 1, call.outputs[0], call.unit), history
+
+    def slopes(self, call: Call, index: int) -> tuple[Array, ...]:
+        """Of weight' and history'; those of weight' are [index = 0] less those of history'."""
+        weight, gradient, _, rate = call.inputs
+        lr = rate * self.multiplier
+        history = (lr * self.decay, lr, self.momentum, self.multiplier * (gradient + self.decay * weight))[index]
+        return (index == 0) - history, history
 
 
 @dataclass(frozen=True)
@@ -136,6 +163,21 @@ class TorchSGD(_Momentum):
         history = self._carried_quantum(exponents, self._step_quantum(exponents))
         return (min(exponents[0], self._rate_quantum(exponents) + history), history)
 
+    def bound(self, call: Call) -> tuple[Array, ...]:
+        """The step's and the history's terms, their sum, the rate's product, and the difference."""
+        xp, lr = call.xp, call.xp.abs(call.inputs[3] * self.multiplier)
+        history = self._step_bound(call) + self._carried_bound(call) + roundings(xp, 1, call.outputs[1], call.unit)
+        product = roundings(xp, 1 + multiple(self.multiplier, call.unit), lr * call.outputs[1], call.unit)
+        return lr * history + product + roundings(xp, 1, call.outputs[0], call.unit), history
+
+    def slopes(self, call: Call, index: int) -> tuple[Array, ...]:
+        """Of weight' and history'; those of weight' are [index = 0] less the rate times those of history'."""
+        lr = call.inputs[3] * self.multiplier
+        if index == 3:
+            return self.multiplier * call.outputs[1], 0.0
+        history = (self.decay, 1.0, self.momentum)[index]
+        return (index == 0) - lr * history, history
+
 
 @dataclass(frozen=True)
 class AdaGrad(_Update):
@@ -165,3 +207,45 @@ class AdaGrad(_Update):
     def cost(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Cost:
         """Per element: four products, four sums, a root and a division."""
         return Cost(9 * outputs[0].size, traffic(inputs, outputs))
+
+    def bound(self, call: Call) -> tuple[Array, ...]:
+        """The slope's terms go into its square, twice, and into the step; and the rest of the formula."""
+        xp, unit, weight = call.xp, call.unit, call.inputs[0]
+        slope, root, lr = self._parts(call)
+        decayed = roundings(xp, multiple(self.decay, unit), self.decay * weight, unit)
+        error = decayed + roundings(xp, int(self.decay != 0), slope, unit)
+        squares = 2 * xp.abs(slope) * error + roundings(xp, 1, slope * slope, unit)
+        squares = squares + roundings(xp, 1, call.outputs[1], unit)
+        below = xp.where(root > 0, squares / (2 * xp.where(root > 0, root, 1)), 0) + 3 * unit * (root + self.epsilon)
+        step = lr * slope / (root + self.epsilon)
+        moved = xp.abs(lr) * error / (root + self.epsilon) + xp.abs(step) * below / (root + self.epsilon)
+        count = 2 + multiple(self.multiplier, unit) + 1
+        return moved + roundings(xp, count, step, unit) + roundings(xp, 1, call.outputs[0], unit), squares
+
+    def slopes(self, call: Call, index: int) -> tuple[Array, ...]:
+        """Of weight' and accumulated'. Through the slope g, accumulated' moves by 2 g, and the quotient by both."""
+        xp = call.xp
+        slope, root, lr = self._parts(call)
+        divisor = root + self.epsilon
+        safe = xp.where(root > 0, root, 1.0)
+        if index == 3:
+            return self.multiplier * slope / divisor, 0.0
+        if index == 2:
+            return xp.where(root > 0, lr * slope / (2 * safe * divisor * divisor), 0.0), 1.0
+        quotient = lr * (1 / divisor - xp.where(root > 0, slope * slope / (safe * divisor * divisor), 0.0))
+        inner = self.decay if index == 0 else 1.0
+        return (index == 0) - quotient * inner, 2 * slope * inner
+
+    def kinks(self, call: Call) -> Kinks:
+        """Where the slope's error may exceed the root that it is divided by: then the step may be anything."""
+        xp, (_, root, _) = call.xp, self._parts(call)
+        error = 0.0
+        for inner, variance in ((self.decay, call.variances[0]), (1.0, call.variances[1])):
+            error = error + (0.0 if variance is None else KAPPA * inner * xp.sqrt(variance))
+        near = (error > 0) & (2 * error >= root + self.epsilon)
+        return Kinks(int(near.sum()), (near, None))
+
+    def _parts(self, call: Call) -> tuple[Array, Array, Array]:
+        """The slope g, the root of the accumulated squares, and lr."""
+        weight, gradient, _, rate = call.inputs
+        return gradient + self.decay * weight, call.xp.sqrt(call.outputs[1]), rate * self.multiplier

@@ -52,14 +52,15 @@ class Transport(Protocol):
         each other in a circle: the rank that is furthest behind waits for nobody.
 
         Raises Refused for a route that the peer does not have, another shape or dtype than its, and an iteration that
-        is not above those sent along the route, or not the one that the peer expects; PeerLost.
+        is not above those sent along the route; PeerLost. An iteration that is not the one that the peer expects is
+        refused here or, where only the peer can see it, by the peer's `take`.
         """
 
     def expect(self, peer: int, tag: int, iteration: int, arrived: Callable[[], None]) -> None:
         """Have `arrived` called, once, when `take` would not wait: the message is there, or it will never be.
 
         Raises Refused for a route that this rank does not have, for one whose last expected message was not taken,
-        and for an iteration that is not above those expected along it, or not the one that the peer sent.
+        and for an iteration that is not above those expected along it, or not the one that has come early.
         """
 
     def take(self, peer: int, tag: int, iteration: int, into: Array) -> None:

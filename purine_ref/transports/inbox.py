@@ -33,6 +33,11 @@ class _Channel:
     arrived: Callable[[], None] | None = None  # whom to call when the message that is due comes
     messages: dict[int, Array] = field(default_factory=dict)  # by iteration, in the order of their coming
 
+    @property
+    def awaited(self) -> bool:
+        """Whether the next message is the one that is due; any other would be early."""
+        return self.asked > self.sent
+
 
 class Inbox:
     """The messages for one rank. `incoming` has the description of what comes along each route."""
@@ -48,20 +53,20 @@ class Inbox:
         channel = self._channel(peer, tag, iteration)
         self._check_array(channel, peer, tag, iteration, array)
         self._require(iteration > channel.sent, peer, tag, iteration, f"one above {channel.sent}, the last sent")
-        if channel.due:  # its message has not come, since what has come is not above `sent`
+        if channel.awaited:
             self._require(iteration == channel.asked, peer, tag, iteration, f"iteration {channel.asked}, which is due")
 
     def has_room(self, peer: int, tag: int) -> bool:
-        """Whether the next message along a route is due, or there is room for one more that is early."""
-        return self._channels[peer, tag].due or self._waiting[peer] < self._early
+        """Whether the next message along a route is awaited, or there is room for one more that is early."""
+        return self._channels[peer, tag].awaited or self._waiting[peer] < self._early
 
     def put(self, peer: int, tag: int, iteration: int, array: Array) -> Callable[[], None] | None:
         """Keep a message that `check` let pass; returns whom to call, if it was expected."""
         channel = self._channels[peer, tag]
+        if not channel.awaited:
+            self._waiting[peer] += 1
         channel.sent = iteration
         channel.messages[iteration] = array
-        if not channel.due:
-            self._waiting[peer] += 1
         arrived, channel.arrived = channel.arrived, None
         return arrived
 

@@ -1,4 +1,4 @@
-"""Cases of what has no inputs: draws and constants. An empty batch is a case of its own, and PyTorch has no such draws."""
+"""Cases of what has no inputs: draws, which PyTorch cannot repeat, and constants."""
 
 from __future__ import annotations
 

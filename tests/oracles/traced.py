@@ -82,6 +82,11 @@ def significand(number: Fraction) -> int:
     return top // (top & -top) if top else 0
 
 
+def tracing(number: Any) -> Traced:
+    """A number that traces, from any number."""
+    return number if isinstance(number, Traced) else Traced(number)
+
+
 def traced(array: Any) -> Array:
     """A float array as numbers that trace; integers (labels, indices) stay as they are."""
     return array if array.dtype.kind == "i" else each(Traced, array)

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 import pytest
 
-pytest.register_assert_rewrite("suites.executors", "suites.operations")
+pytest.register_assert_rewrite("suites.executors", "suites.operation_calls", "suites.operations", "suites.transports")

@@ -36,7 +36,7 @@ Make = Callable[..., Executor]
 class JunkDevice(CpuDevice):
     """A CPU whose new memory holds NaN, or 7 for integers: what is read before it is written shows."""
 
-    def allocate(self, tensor: Tensor) -> Any:
+    def allocate(self, tensor: Tensor, name: str = "") -> Any:
         return np.full(tensor.shape, np.nan if tensor.is_float else 7, tensor.dtype)
 
 
@@ -47,6 +47,12 @@ def chain_and_branch(b: Callable[[], object]) -> Graph:
     graph.connect([c], Swallow(lambda x: None), [], name="sink")
     call(graph, "f", [call(graph, "e")])
     return graph
+
+
+def run_for_ever(executor: Executor) -> None:
+    """Run it again and again, until something is raised."""
+    while True:
+        executor.run()
 
 
 class ExecutorSuite:
@@ -333,8 +339,8 @@ class ExecutorSuite:
         with make(one, memory=memory), pytest.raises(
             ShapeError,
             match=(
-                r"^blob 'w' of graph 'two' is float32\[3, 2\] at cpu, but the memory holds float32\[2, 3\] at cpu under "
-                r"that name: use one description, or another memory$"
+                r"^blob 'w' of graph 'two' is float32\[3, 2\] at cpu, but the memory holds float32\[2, 3\] at cpu "
+                r"under that name: use one description, or another memory$"
             ),
         ):
             make(two, memory=memory)
@@ -380,7 +386,7 @@ class ExecutorSuite:
 
     # R12: failures ----------------------------------------------------------------------------------------------
 
-    @pytest.mark.parametrize("kind", [ValueError, KeyError, SystemExit, KeyboardInterrupt, GeneratorExit, OperatorError])
+    @pytest.mark.parametrize("kind", [ValueError, KeyError, OperatorError, SystemExit, KeyboardInterrupt])
     def test_sc_04_an_operator_that_raises(self, make: Make, kind: type[BaseException]) -> None:
         """The error has its type, names the operator, comes soon, and the run after it is clean."""
         broken = [True]
@@ -408,7 +414,7 @@ class ExecutorSuite:
 
     def test_sc_04_what_fails_while_it_is_made_leaves_no_thread(self, make: Make) -> None:
         class FullDevice(CpuDevice):
-            def allocate(self, tensor: Tensor) -> Any:
+            def allocate(self, tensor: Tensor, name: str = "") -> Any:
                 raise MemoryError(f"no room for {tensor}")
 
         before = threading.active_count()
@@ -516,8 +522,7 @@ class ExecutorSuite:
         with make(graph) as executor:
             begun = time.perf_counter()
             with pytest.raises(KeyboardInterrupt):
-                while True:
-                    executor.run()
+                run_for_ever(executor)
             assert time.perf_counter() - begun < 5.0
             executor.run()
             np.testing.assert_array_equal(executor.fetch("b299"), np.full(SHAPE, 301.0))
@@ -580,7 +585,7 @@ class ExecutorSuite:
         with running(executor, gate) as future:
             executor.close()
         message = "executor of graph 'middle' was closed while it ran"
-        with pytest.raises(RuntimeError, match=f"^{message}$|{raised_by('x', message)}"):
+        with pytest.raises(RuntimeError, match=rf"^{message}$|{raised_by('x', message)}"):
             future.result(WATCH)
         assert "y" not in trace.names("started")
 
@@ -618,9 +623,9 @@ class ExecutorSuite:
         graph.apply(Scale(2.0), [x], "y")
         graph.apply(Scale(2.0), [scalar], "z")
         with make(graph) as executor:
-            with pytest.raises(GraphError, match="^graph 'feeds' has no blob 'yy'; nearest: y$"):
+            with pytest.raises(GraphError, match=r"^graph 'feeds' has no blob 'yy'; nearest: y$"):
                 executor.feed(yy=np.zeros((2, 3), np.float32))
-            with pytest.raises(GraphError, match="^blob 'y' is written by operator 'y'; feed a source blob$"):
+            with pytest.raises(GraphError, match=r"^blob 'y' is written by operator 'y'; feed a source blob$"):
                 executor.feed(y=np.zeros((2, 3), np.float32))
             with pytest.raises(ShapeError, match=r"^blob 'x' takes float32\[2, 3\], got float32\[3, 2\]$"):
                 executor.feed(x=np.zeros((3, 2), np.float32))
@@ -638,11 +643,16 @@ class ExecutorSuite:
         graph.connect([h], Tanh(), [graph.view(h, "t")])
         with make(graph) as executor:
             executor.run()
-            with pytest.raises(GraphError, match="^graph 'fetches' has no blob 'q'$"):
+            with pytest.raises(GraphError, match=r"^graph 'fetches' has no blob 'q'$"):
                 executor.fetch("q")
+            graph.blob("late", (2,))
+            with pytest.raises(
+                GraphError, match=r"^blob 'late' is newer than this executor of graph 'fetches': make a new one$"
+            ):
+                executor.fetch("late")
             with pytest.raises(
                 GraphError,
-                match="^blob 'h' was overwritten in place: fetch what overwrote it, or give it memory$",
+                match=r"^blob 'h' was overwritten in place: fetch what overwrote it, or give it memory$",
             ):
                 executor.fetch("h")
             assert executor.fetch("t").shape == (2, 3)
@@ -736,7 +746,7 @@ class ConcurrentSuite(ExecutorSuite):
         with make(graph) as executor:
             for _ in range(10):
                 broken[0] = True
-                with pytest.raises(ExceptionGroup, match=f"^{workers} operators of graph 'fails' failed$"):
+                with pytest.raises(ExceptionGroup, match=rf"^{workers} operators of graph 'fails' failed$"):
                     executor.run()
                 broken[0] = False
                 executor.run()
@@ -765,7 +775,7 @@ class ConcurrentSuite(ExecutorSuite):
         call(graph, "x", [], failing(ValueError("one")))
         call(graph, "y", [], failing(KeyError("two")))
         with make(graph) as executor:
-            with pytest.raises(ExceptionGroup, match="^2 operators of graph 'both' failed$") as group:
+            with pytest.raises(ExceptionGroup, match=r"^2 operators of graph 'both' failed$") as group:
                 executor.run()
             notes = {type(error): error.__notes__ for error in group.value.exceptions}
             assert notes == {

@@ -1,4 +1,4 @@
-"""What the operations' suite needs to know of an operation: a `Case`, with its inputs, how to draw them, and its oracle.
+"""What the operations' suite needs to know of an operation: a `Case`, with its inputs, their draws, and its oracle.
 
 Draws are functions of a random generator and a shape. They give float64, which the suite casts to the dtype under test,
 or int64 (labels, indices), which stays.

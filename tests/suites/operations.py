@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any, ClassVar
 
@@ -18,26 +18,36 @@ import pytest
 
 from gradient_checker import check_gradient
 from oracles import each, numbers
-from oracles.traced import Traced, traced
+from oracles.traced import traced, tracing
 from purine_ref.devices.cpu import CpuKernels
 from purine_ref.errors import OperatorError, ShapeError
 from purine_ref.executors import Serial
-from purine_ref.gradients import backward as add_gradients
-from purine_ref.graph import Blob, Graph
+from purine_ref.graph import Graph
 from purine_ref.operation import Operation
-from purine_ref.ops import Constant, Mul, ReduceSum
+from purine_ref.ops import Constant
 from purine_ref.tensor import DTYPES, Tensor
+from suites.around import Around
+from suites.operation_calls import (
+    LAYOUTS,
+    OwnLoops,
+    arrived_at,
+    as_float64,
+    compute,
+    exact_arrays,
+    filled,
+    limits_of,
+    near,
+    same_bits,
+    with_numpy_scalars,
+)
 from suites.operation_case import FLOATS, RUN, Case
 from support import ArrayWiring, backward, describe
 
-Array = Any
 Check = Callable[[Any, Case, str], None]
 Condition = Callable[[Case], object]
 
-EXPONENTS = (-2, -1, -3, -1)
-"""In exact mode, input i is a multiple of 2 to the power EXPONENTS[i]."""
-
 INTEGER_BITS = {"float32": 24, "float64": 53}
+"""Integers of so many bits are exact."""
 
 
 def only(condition: Condition, dtypes: Sequence[str] = DTYPES) -> Callable[[Check], Check]:
@@ -55,170 +65,8 @@ with_gradient = only(lambda case: case.has_gradient, FLOATS)
 certified = only(lambda case: case.operation.exact and case.certified, FLOATS)
 
 
-# Calling one operation
-
-
-def filled(tensor: Tensor, junk: float) -> Array:
-    """A buffer full of `junk`; where that is NaN, integers get their least."""
-    worst = np.iinfo(np.int64).min if junk != junk and not tensor.is_float else junk
-    return np.full(tensor.shape, worst, tensor.dtype)
-
-
-def compute(
-    operation: Operation,
-    inputs: Sequence[Array],
-    junk: float = 7,
-    layout: Callable[[Array], Array] | None = None,
-    kernels: Any = None,
-) -> list[Array]:
-    """The outputs, in buffers that held `junk` and were laid out by `layout`; the inputs may not be written to."""
-    given = [read_only(array) for array in inputs]
-    buffers = [filled(tensor, junk) for tensor in operation.infer([describe(array) for array in inputs])]
-    outputs = buffers if layout is None else [layout(buffer) for buffer in buffers]
-    operation.compute(kernels or CpuKernels(RUN), given, outputs)
-    return outputs
-
-
-def read_only(array: Array) -> Array:
-    """The same memory, which numpy refuses to write to through this array."""
-    view = array.view()
-    view.flags.writeable = False
-    return view
-
-
-def transposed(array: Array) -> Array:
-    """The same elements, column by column."""
-    return np.array(array, order="F")
-
-
-def turned(array: Array) -> Array:
-    """The same elements, from the last to the first in memory."""
-    view = np.empty_like(array)[(*[slice(None, None, -1)] * array.ndim, ...)]
-    view[...] = array
-    return view
-
-
-def spread(array: Array) -> Array:
-    """The same elements, every second one of a wider array along every axis."""
-    wide = np.full([2 * length + 1 for length in array.shape], 7, array.dtype)
-    view = wide[(*[slice(1, None, 2)] * array.ndim, ...)]
-    view[...] = array
-    return view
-
-
-LAYOUTS = (transposed, turned, spread)
-
-
-def same_bits(got: Sequence[Array], want: Sequence[Array]) -> None:
-    """Equal in dtype, shape and every bit."""
-    for index, (one, other) in enumerate(zip(got, want, strict=True)):
-        assert (one.dtype, one.shape) == (other.dtype, other.shape), f"output {index}"
-        if one.tobytes() != other.tobytes():
-            differ = [at for at in np.ndindex(one.shape) if one[at].tobytes() != other[at].tobytes()]
-            first = f"first at {differ[0]}: {one[differ[0]]!r} is not {other[differ[0]]!r}"
-            pytest.fail(f"output {index}: {len(differ)} of {one.size} elements differ, {first}")
-
-
-def near(got: Sequence[Array], want: Sequence[Array], ulps: float) -> None:
-    """Equal within `ulps` of the largest; integers are equal."""
-    for index, (one, other) in enumerate(zip(got, want, strict=True)):
-        assert one.shape == other.shape, f"output {index}"
-        if one.dtype.kind == "i":
-            np.testing.assert_array_equal(one, other.astype(np.int64))
-            continue
-        wanted = np.asarray(other).astype(np.float64)
-        error, largest = np.abs(one.astype(np.float64) - wanted).max(initial=0), np.abs(wanted).max(initial=0)
-        wrong = error / (np.finfo(one.dtype).eps * largest) if largest else float(error)
-        assert wrong <= ulps, f"output {index} is wrong by {wrong:.3g} ulp:\n{one}\nexpected\n{wanted}"
-
-
-def arrived_at(outputs: Sequence[Array]) -> list[Array | None]:
-    """A random gradient for every output that can have one."""
-    rng = np.random.default_rng(5)
-    return [rng.standard_normal(y.shape).astype(y.dtype) if y.dtype.kind == "f" else None for y in outputs]
-
-
-class OwnLoops:
-    """Kernels with no other loop than those that an operation names; `asked` are those that it used."""
-
-    def __init__(self, loops: frozenset[str]) -> None:
-        self._loops = loops
-        self._kernels = CpuKernels(RUN)
-        self.asked: set[str] = set()
-        self.xp, self.key = self._kernels.xp, self._kernels.key
-
-    def __getattr__(self, name: str) -> Any:
-        assert name in self._loops, f"kernels.{name} is used and not in `loops`"
-        self.asked.add(name)
-        return getattr(self._kernels, name)
-
-
-# A graph around the operation
-
-
-class Around:
-    """A graph in which an operation is used on the same blobs `uses` times, each use with its own loss.
-
-    A use's loss is the sum of its outputs times random numbers. Every gradient so has one producer per use; with
-    `ahead`, one more, which is first and adds 7. `value` and `gradients` run the graph on the CPU, one operator after
-    the other.
-    """
-
-    def __init__(self, case: Case, dtype: str, uses: int = 2, ahead: bool = False) -> None:
-        self.graph, self.feeds = Graph("around"), {}
-        self.arrays = case.draw(dtype)
-        self.blobs = [self._source(f"x{i}", array) for i, array in enumerate(self.arrays)]
-        slots = [i for i, blob in enumerate(self.blobs) if blob.tensor.is_float]
-        self.slots = [i for i in slots if case.operation.differentiable(i)]
-        self.losses: dict[Blob, float] = {}
-        for use in range(uses):
-            for index, y in enumerate(self.graph.apply(case.operation, self.blobs, f"use{use}")):
-                if y.tensor.is_float:
-                    self._add_loss(y, f"loss{use}.{index}", (1.0, -0.5)[use])
-        if ahead:
-            for i in self.slots:
-                [total] = self.graph.apply(ReduceSum(), [self.blobs[i]], f"total{i}")
-                self.losses[total] = 7.0
-        self.wanted = add_gradients(self.losses, [self.blobs[i] for i in self.slots])
-        self.executor = Serial(self.graph, seed=RUN.seed)
-
-    def _source(self, name: str, array: Array) -> Blob:
-        self.feeds[name] = array
-        return self.graph.blob(name, array.shape, array.dtype.name)
-
-    def _add_loss(self, y: Blob, name: str, factor: float) -> None:
-        rng = np.random.default_rng(len(self.losses))
-        factors = self._source(f"{name}/factors", rng.standard_normal(y.shape).astype(y.dtype).reshape(y.shape))
-        [product] = self.graph.apply(Mul(), [y, factors], f"{name}/product")
-        [loss] = self.graph.apply(ReduceSum(), [product], name)
-        self.losses[loss] = factor
-
-    def value(self, point: Sequence[Array]) -> float:
-        """The weighted losses, with `point` for the inputs that have gradients."""
-        self._run(point)
-        return float(sum(factor * self.executor.fetch(loss.name) for loss, factor in self.losses.items()))
-
-    def gradients(self, point: Sequence[Array] | None = None) -> list[Array]:
-        """The gradients at `point`, by default at the drawn inputs."""
-        self._run(self.point if point is None else point)
-        return [self.executor.fetch(self.wanted[self.blobs[i]].name) for i in self.slots]
-
-    @property
-    def point(self) -> list[Array]:
-        """The drawn inputs that have gradients."""
-        return [self.arrays[i] for i in self.slots]
-
-    def _run(self, point: Sequence[Array]) -> None:
-        moved = {self.blobs[i].name: array for i, array in zip(self.slots, point, strict=True)}
-        self.executor.feed({**self.feeds, **moved})
-        self.executor.run()
-
-
-# The suite
-
-
 class OperationContract:
-    """Every check of an operation. Subclasses set `cases`; checks that need more than one value say what they compare."""
+    """Every check of an operation. A subclass sets `cases`; pytest collects it if its name starts with Test."""
 
     cases: ClassVar[Sequence[Case]] = ()
 
@@ -403,7 +251,7 @@ class OperationContract:
             if y.dtype.kind == "i":
                 np.testing.assert_array_equal(y, exact.astype(np.int64))
                 continue
-            for got, wanted, most in zip(*(each(as_traced, array).flat for array in (y, exact, limit)), strict=True):
+            for got, wanted, most in zip(*(each(tracing, array).flat for array in (y, exact, limit)), strict=True):
                 assert got == wanted
                 assert abs(got.value) <= most.value
                 assert (got.value / Fraction(2) ** quantum).denominator == 1
@@ -457,48 +305,6 @@ def failed_checks(case: Case) -> list[str]:
                     failed.append(name)
                     break
     return failed
-
-
-def as_float64(array: Array) -> Array:
-    """Floats as float64; integers as they are."""
-    return array if array.dtype.kind == "i" else array.astype(np.float64)
-
-
-def with_numpy_scalars(operation: Operation) -> Operation:
-    """The same operation, with numpy's float64 and int64 for the numbers among its attributes."""
-    values = {each.name: getattr(operation, each.name) for each in fields(operation)}  # type: ignore[arg-type]
-    return replace(operation, **{name: as_numpy(value) for name, value in values.items()})  # type: ignore[type-var]
-
-
-def as_numpy(value: Any) -> Any:
-    """A number as numpy's, a tuple with its numbers so, anything else as it is."""
-    if isinstance(value, tuple):
-        return tuple(map(as_numpy, value))
-    return {float: np.float64, int: np.int64}.get(type(value), lambda same: same)(value)
-
-
-def exact_arrays(case: Case, dtype: str) -> tuple[list[int], list[Array]]:
-    """The exponent of each input's quantum, and inputs that are such multiples; what only chooses is not scaled."""
-    arrays, exponents = case.draw(dtype, exact=True), []
-    for index, array in enumerate(arrays):
-        chooses = array.dtype.kind == "i" or index in case.operation.selectors
-        exponents.append(0 if chooses else EXPONENTS[index % len(EXPONENTS)])
-        if not chooses:
-            arrays[index] = np.asarray(array * 2.0 ** exponents[index], dtype)
-    return exponents, arrays
-
-
-def limits_of(operation: Operation, arrays: Sequence[Array]) -> list[Array]:
-    """The limits of the outputs' partial sums, computed in float64 as a certificate does."""
-    made = operation.infer([describe(array) for array in arrays])
-    limits = [filled(tensor if not tensor.is_float else replace(tensor, dtype="float64"), 7) for tensor in made]
-    operation.magnitude(CpuKernels(RUN), arrays, [np.abs(array) for array in arrays], limits)
-    return limits
-
-
-def as_traced(number: Any) -> Traced:
-    """A number that traces."""
-    return number if isinstance(number, Traced) else Traced(number)
 
 
 def refuses(operation: Operation, inputs: Sequence[Tensor]) -> None:

@@ -1,0 +1,196 @@
+"""The softmax cross-entropy, a loss for classes, and its gradient. Inside, everything is float64."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from purine_ref.errors import OperatorError
+from purine_ref.operation import Array, Axis, Call, Cost, Kernels, Operation, Wiring, traffic
+from purine_ref.ops.axes import at
+from purine_ref.ops.loss import Loss
+from purine_ref.ops.softmax import exponentials, roundings_inside, variance_through
+from purine_ref.rounding import FUNCTION, WIDE, gamma, roundings, sum_variance, uniform
+from purine_ref.tensor import Tensor
+
+
+def check_labels(operation: Operation, xp: Any, label: Array, valid: Array, classes: int) -> None:
+    """Raise OperatorError, naming the first, where a `valid` label is not one of 0..classes-1."""
+    wrong = valid & ((label < 0) | (label >= classes))
+    if wrong.any():
+        first = tuple(int(i) for i in xp.argwhere(wrong)[0])
+        raise OperatorError(
+            f"{operation.name}: expected labels from 0 to {classes - 1}, got {int(label[first])} at index {list(first)}"
+        )
+
+
+@dataclass(frozen=True)
+class _CrossEntropy(Loss):
+    ignore: int | None = None
+
+    def axes(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[Axis, ...]:
+        """n: the batch; and what follows the classes. The loss is a sum over them.
+
+        None for a mean that ignores a label, unless `samples` is given: how many count is not known beforehand.
+        """
+        if self.reduction == "mean" and self.ignore is not None and self.samples is None:
+            return ()
+        logits, label = inputs[-2:]
+        whole = at(*(None for _ in inputs[:-2]))
+        axes = []
+        for place, extent in enumerate(label.shape):
+            axis = place + 1 if place else 0
+            result = axis if outputs[0].shape == logits.shape else None
+            axes.append(Axis(f"axis{axis}" if axis else "n", extent, (*whole, *at(axis, place)), at(result)))
+        return self._divided_axes(axes, label.size)
+
+    def _require_logits_and_label(self, logits: Tensor, label: Tensor) -> None:
+        self.require_float(logits, "logits")
+        self.require(len(logits.shape) >= 2, "logits of shape (N, K) or (N, K, ...)", logits)
+        self.require(logits.shape[1] > 0, "one class or more along axis 1 of the logits", logits)
+        expected = Tensor(logits.shape[:1] + logits.shape[2:], "int64")
+        self.require((label.shape, label.dtype) == (expected.shape, expected.dtype), f"label {expected}", label)
+
+    def _valid_rows(self, xp: Any, logits: Array, label: Array) -> tuple[Array, Array, Array]:
+        """(valid, rows, labels): which of all rows count, flat; those rows (M, K); and their labels (M,)."""
+        valid = xp.ones(label.shape, bool) if self.ignore is None else label != self.ignore
+        check_labels(self, xp, label, valid, logits.shape[1])
+        rows = xp.moveaxis(logits, 1, -1)[valid]
+        return valid.reshape(-1), rows, label[valid]
+
+    def _all_rows(self, xp: Any, rows: Array, valid: Array, label: Array) -> Array:
+        """Rows (M, K) in the shape of the logits, with 0 for samples that do not count."""
+        every = xp.zeros((label.size, rows.shape[1]), xp.float64)
+        every[valid] = rows
+        return xp.moveaxis(every.reshape(*label.shape, rows.shape[1]), -1, 1)
+
+
+@dataclass(frozen=True)
+class SoftmaxCrossEntropy(_CrossEntropy):
+    """{ logits, label } >> SoftmaxCrossEntropy >> { loss }
+
+    logits (N, K) or (N, K, ...), floating point; label (N) or (N, ...), int64, 0..K-1; loss (), as the logits.
+    loss = sum over samples of log sum_k exp(logits_k - m) - (logits_label - m), with m the sample's largest logit.
+    `reduction="mean"` divides by the number of samples that count. A sample whose label is `ignore` does not count.
+    `samples`: see SampleMean.
+    """
+
+    def infer(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Shape (). Raises ShapeError unless the shape of the label is that of the logits without axis 1."""
+        self.require_inputs(inputs, "logits label")
+        self._require_logits_and_label(inputs[0], inputs[1])
+        return (Tensor((), inputs[0].dtype),)
+
+    def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        """Raises OperatorError for a label outside the classes, and for a sample whose logits are all -inf."""
+        xp = kernels.xp
+        _, rows, labels = self._valid_rows(xp, *inputs)
+        shifted, _, total = exponentials(self, xp, rows, 1)
+        losses = xp.log(total) - xp.take_along_axis(shifted, labels[:, None], axis=1)
+        outputs[0][...] = losses.sum() / self._divisor(len(labels))
+
+    def gradient(self, wiring: Wiring) -> None:
+        """{ dloss, logits, label } >> SoftmaxCrossEntropyGradient >> { dlogits }"""
+        if wiring.wants[0]:
+            operation = SoftmaxCrossEntropyGradient(self.reduction, self.ignore, samples=self.samples)
+            wiring.add(operation, [wiring.gradient(0), *wiring.inputs], [0])
+
+    def cost(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Cost:
+        """Per logit: compare, subtract, exponential, add; per sample: logarithm, subtract, add."""
+        return Cost(4 * inputs[0].size + 3 * inputs[1].size, traffic(inputs, outputs))
+
+    def bound(self, call: Call) -> tuple[Array, ...]:
+        """What each sample's loss is off by in float64, their sum, a division, and the loss's rounding."""
+        losses, errors = self._samples(call)
+        return (
+            (errors.sum() + gamma(losses.size + 1, WIDE) * losses.sum())
+            + roundings(call.xp, 1, call.outputs[0], call.unit),
+        )
+
+    def noise(self, call: Call) -> tuple[Array | None, ...]:
+        """Those of the samples' losses, of their sum, and of the loss's rounding."""
+        losses, errors = self._samples(call)
+        inside = uniform(errors).sum() + sum_variance(losses.size + 1, losses.sum(), (losses * losses).sum(), WIDE)
+        return (inside + uniform(roundings(call.xp, 1, call.outputs[0], call.unit)),)
+
+    def spread(self, call: Call, index: int) -> tuple[Array, ...]:
+        """(softmax - onehot) / divisor."""
+        xp, (logits, label) = call.xp, call.inputs
+        valid, rows, labels = self._valid_rows(xp, logits, label)
+        _, powers, total = exponentials(self, xp, rows, 1)
+        slope = powers / total
+        slope[xp.arange(len(labels)), labels] -= 1
+        variance = xp.moveaxis(call.variances[0], 1, -1)[valid.reshape(label.shape)]
+        return ((slope * slope * variance).sum() / self._divisor(len(labels)) ** 2,)
+
+    def _samples(self, call: Call) -> tuple[Array, Array]:
+        """What each sample adds to the loss, and what that can be off by in float64: see `softmax.LogSoftmax`."""
+        xp = call.xp
+        _, rows, labels = self._valid_rows(xp, *call.inputs)
+        shifted, powers, total = exponentials(self, xp, rows, 1)
+        own = xp.take_along_axis(shifted, labels[:, None], axis=1)
+        losses, counts = xp.log(total) - own, roundings_inside(xp, shifted, powers, total, 1)
+        errors = FUNCTION * xp.abs(xp.log(total)) + counts + xp.abs(own) + xp.abs(losses)
+        return losses / self._divisor(len(labels)), WIDE * errors / self._divisor(len(labels))
+
+
+@dataclass(frozen=True)
+class SoftmaxCrossEntropyGradient(_CrossEntropy):
+    """{ dloss, logits, label } >> SoftmaxCrossEntropyGradient >> { dlogits }
+
+    dloss (); the others as in SoftmaxCrossEntropy. dlogits = dloss (softmax(logits) - onehot(label)) / divisor, with
+    the divisor of the loss; 0 for samples that do not count.
+    """
+
+    def infer(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """The tensor of the logits. Raises ShapeError as SoftmaxCrossEntropy does, and unless dloss is ()."""
+        self.require_inputs(inputs, "dloss logits label")
+        self._require_logits_and_label(inputs[1], inputs[2])
+        self.require_same_dtype(inputs[:2])
+        self.require(inputs[0].shape == (), "dloss of shape ()", inputs[0])
+        return (inputs[1],)
+
+    def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        """Raises OperatorError as SoftmaxCrossEntropy does."""
+        xp = kernels.xp
+        dloss, logits, label = inputs
+        valid, rows, labels = self._valid_rows(xp, logits, label)
+        _, powers, total = exponentials(self, xp, rows, 1)
+        slope = powers / total
+        slope[xp.arange(len(labels)), labels] -= 1
+        slope *= dloss.astype(xp.float64) / self._divisor(len(labels))
+        outputs[0][...] = self._all_rows(xp, slope, valid, label)
+
+    def cost(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Cost:
+        """Per logit: compare, subtract, exponential, add, divide, subtract, multiply."""
+        return Cost(7 * outputs[0].size, traffic(inputs, outputs))
+
+    def bound(self, call: Call) -> tuple[Array, ...]:
+        """What the softmax is off by in float64, a difference, a quotient and a product; then the result's rounding."""
+        xp, (dloss, _, label) = call.xp, call.inputs
+        valid, labels, shifted, powers, total = self._softmax(call)
+        inside = FUNCTION + xp.where(powers > 0, xp.abs(shifted), 0) + roundings_inside(xp, shifted, powers, total, 1)
+        error = WIDE * (inside + 1) * powers / total * xp.abs(dloss) / self._divisor(len(labels))
+        dlogits = call.outputs[0]
+        return (
+            self._all_rows(xp, error, valid, label) + 3 * WIDE * xp.abs(dlogits) + roundings(xp, 1, dlogits, call.unit),
+        )
+
+    def spread(self, call: Call, index: int) -> tuple[Array, ...]:
+        """(softmax - onehot) / divisor from dloss, and the softmax's own slopes times dloss / divisor."""
+        xp, (dloss, _, label) = call.xp, call.inputs
+        valid, labels, _, powers, total = self._softmax(call)
+        y = powers / total
+        if index == 0:
+            y[xp.arange(len(labels)), labels] -= 1
+            rows = y * y * call.variances[0]
+        else:
+            variance = xp.moveaxis(call.variances[1], 1, -1)[valid.reshape(label.shape)]
+            rows = dloss * dloss * variance_through(xp, y, variance, 1)
+        return (self._all_rows(xp, rows / self._divisor(len(labels)) ** 2, valid, label),)
+
+    def _softmax(self, call: Call) -> tuple[Array, ...]:
+        """(valid, labels, shifted, powers, total) of the samples that count."""
+        valid, rows, labels = self._valid_rows(call.xp, *call.inputs[1:])
+        return valid, labels, *exponentials(self, call.xp, rows, 1)

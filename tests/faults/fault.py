@@ -1,0 +1,67 @@
+"""What a planted fault is, and the few ways to plant one: all patch one attribute, and put it back."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+Plant = Callable[[], AbstractContextManager[object]]
+"""Makes the context in which the fault is in the package."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A wrong package: `wrong` says in one sentence what is, and `checks` names the checks that must each fail.
+
+    Names are those of `checks.find`. An `isolated` fault can keep a check from ever ending, or end a thread: it is
+    judged in a process of its own, where a check that does not end is killed by its time limit.
+    """
+
+    name: str
+    wrong: str
+    plant: Plant
+    checks: tuple[str, ...]
+    isolated: bool = False
+
+
+def replaced(owner: Any, name: str, wrong: object) -> Plant:
+    """`owner.name` is `wrong`."""
+    return lambda: mock.patch.object(owner, name, wrong)
+
+
+def around(owner: Any, name: str, wrong: Callable[..., Any]) -> Plant:
+    """Calls of `owner.name` are calls of `wrong` with the right function and then the arguments."""
+
+    def plant() -> AbstractContextManager[object]:
+        right = getattr(owner, name)
+
+        def replacement(*arguments: Any, **keywords: Any) -> Any:
+            return wrong(right, *arguments, **keywords)
+
+        static = isinstance(inspect.getattr_static(owner, name), staticmethod)
+        return mock.patch.object(owner, name, staticmethod(replacement) if static else replacement)
+
+    return plant
+
+
+def computing(kind: Any, body: Callable[..., None]) -> Plant:
+    """`compute` of an operation is `body` of the operation, its inputs, and its outputs."""
+    return replaced(kind, "compute", lambda self, kernels, inputs, outputs: body(self, *inputs, *outputs))
+
+
+def misread(kind: Any, change: Callable[[Any], Any], *methods: str) -> Plant:
+    """An operation's `methods` (by default `compute`) see it as `change` makes it."""
+
+    def plant() -> AbstractContextManager[object]:
+        right = {name: getattr(kind, name) for name in methods or ("compute",)}
+        wrong = {
+            name: lambda self, *arguments, method=method: method(change(self), *arguments)
+            for name, method in right.items()
+        }
+        return mock.patch.multiple(kind, **wrong)
+
+    return plant
