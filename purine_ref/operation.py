@@ -227,7 +227,7 @@ class Operation:
         `bounds` are such limits for the inputs themselves. Unless overridden: `compute` on the bounds, with actual
         values for the `selectors` and for integers, which is right for every operation without subtraction.
         """
-        mixed = [inputs[i] if self._selects(i, inputs[i]) else bounds[i] for i in range(len(inputs))]
+        mixed = [inputs[i] if self.selects(i, inputs[i]) else bounds[i] for i in range(len(inputs))]
         self.compute(kernels, mixed, outputs)
 
     def quantum(self, exponents: Sequence[int], inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[int, ...]:
@@ -264,7 +264,8 @@ class Operation:
         """The decisions that errors of up to `KAPPA` standard deviations of the inputs could turn; none, by default."""
         return Kinks(0, (None,) * len(call.outputs))
 
-    def _selects(self, index: int, array: Array) -> bool:
+    def selects(self, index: int, array: Array) -> bool:
+        """Whether input `index` only selects: one of the `selectors`, or integers."""
         return index in self.selectors or array.dtype.kind == "i"
 
     def __rrshift__(self, inputs: object) -> Pending:

@@ -111,6 +111,4 @@ def _along(value: Value, point: Sequence[Array], index: int, direction: Array) -
 
 def _require_float64(name: str, array: Array) -> None:
     if array.dtype != np.float64:
-        raise TypeError(
-            f"{name}: expected float64, since differences of anything less are noise, got {array.dtype}"
-        )
+        raise TypeError(f"{name}: expected float64, since differences of anything less are noise, got {array.dtype}")

@@ -177,10 +177,10 @@ def count_schedules(plan: Plan, most: int = MOST_STATES) -> int | None:
             for op, needed in enumerate(before):
                 if not done >> op & 1 and needed & ~done == 0:
                     following[done | 1 << op] = following.get(done | 1 << op, 0) + count
+            if looked_at + len(following) > most:
+                return None
         ways = following
         looked_at += len(ways)
-        if looked_at > most:
-            return None
     return sum(ways.values())
 
 

@@ -1,34 +1,81 @@
-"""Schemes by their written names, such as `serial` or `threads:4`: each is one registration.
+"""Schemes by their written names, such as `threads:4`, `data:3,ring@ranks` or `data:2/pipeline:2x4@virtual`.
 
-A `Scheme` opens an executor for a serial graph: it may compose the graph first, and whatever it does, the executor
-that it opens is fed and fetched from by the serial graph's names.
+A scheme is one or more *parts* joined by `/`, the outermost first, and a *place* after `@`. Each part and each place is
+one registration. A part says how the graph is divided (`refiners`), how partial sums are added (`reduction`), or how
+many threads run it; a place says where the divisions go, and opens an executor there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 
+from purine_ref.conformance.session import Session
+from purine_ref.devices.virtual import VirtualMachine, virtual_locations
+from purine_ref.errors import GraphError
 from purine_ref.executors import Executor, Serial, Threaded
+from purine_ref.executors.ranks import Ranks
 from purine_ref.graph import Graph
+from purine_ref.parallel import Composed, Data, Hybrid, Model, Pipeline, Refiner, compose, pipeline_ranks
+from purine_ref.tensor import Location
+
+Opener = Callable[[Graph, int], Executor | Session]
+"""From a serial graph and a seed to what runs it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """A scheme as written (`text`), and `open(graph, seed)`, which returns an executor for the graph under it."""
+    """A scheme as written, and what it means: `open` runs a serial graph under it, `compose` only makes the graph.
+
+    `divides` says that the graph is composed, so that sums may be added in another order than in the serial graph.
+    """
 
     text: str
-    open: Callable[[Graph, int], Executor]
+    open: Opener
+    compose: Callable[[Graph], Graph] = lambda graph: graph
+    divides: bool = False
 
 
-Parser = Callable[[str], Callable[[Graph, int], Executor]]
-"""From what follows the colon ('' where there is none) to `Scheme.open`. Raises ValueError for a wrong argument."""
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one part of a scheme says; None where it says nothing. `threads` of 0 are the serial executor."""
+
+    refiners: tuple[Refiner, ...] = ()
+    reduction: str | None = None
+    threads: int | None = None
+    order: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What a place opens: an executor, what else may go wrong there, and how to end what it ran on."""
+
+    executor: Executor
+    faults: Callable[[], Sequence[object]] = tuple
+    close: Callable[[], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place: the locations for a number of divisions, and `open(graph, seed, threads, ranks)`."""
+
+    locations: Callable[[int], list[Location]]
+    open: Callable[[Graph, int, int, Sequence[float] | None], Opened]
+
+
+Parser = Callable[[str], "Part | Opener"]
+"""From what follows a part's colon ('' where there is none) to what it says, or, for a scheme that always stands alone,
+to its opener. Raises ValueError for a wrong argument."""
 
 _registered: dict[str, tuple[str, Parser]] = {}
+_places: dict[str, Place] = {}
+DEFAULT_PLACE = "cpu"
+DEFAULT_THREADS = 2
 
 
 def register(form: str) -> Callable[[Parser], Parser]:
-    """Register a parser under its written form: `@register("threads:N")`. Raises ValueError for a taken name."""
+    """Register a part under its written form: `@register("threads:N")`. Raises ValueError for a taken name."""
     name = form.partition(":")[0]
 
     def add(parser: Parser) -> Parser:
@@ -40,32 +87,143 @@ def register(form: str) -> Callable[[Parser], Parser]:
     return add
 
 
+def register_place(name: str, place: Place) -> None:
+    """Register a place. Raises ValueError for a taken name."""
+    if name in _places:
+        raise ValueError(f"place {name!r} is registered already")
+    _places[name] = place
+
+
 def scheme_forms() -> tuple[str, ...]:
-    """The written forms of all schemes, in the order of registration."""
+    """The written forms of all parts, in the order of registration."""
     return tuple(form for form, _ in _registered.values())
 
 
+def place_names() -> tuple[str, ...]:
+    """The names of all places."""
+    return tuple(_places)
+
+
 def parse_scheme(text: str) -> Scheme:
-    """The scheme that `text` names. Raises ValueError, with what is accepted, for another name or argument."""
-    name, _, argument = text.partition(":")
+    """The scheme that `text` names. Raises ValueError, with what is accepted, for anything else."""
+    names, at, place = text.partition("@")
+    if at and place not in _places:
+        raise ValueError(f"scheme {text!r}: no place {place!r}; there are {', '.join(_places)}")
+    parts = [_parse_part(text, part) for part in names.split("/")]
+    alone = [part for part in parts if not isinstance(part, Part)]
+    if alone and (len(parts) > 1 or at):
+        raise ValueError(f"scheme {text!r}: {names!r} stands alone, and takes no other part and no place")
+    if alone:
+        return Scheme(text, alone[0])
+    return _scheme(text, [part for part in parts if isinstance(part, Part)], _places[place if at else DEFAULT_PLACE])
+
+
+def _parse_part(text: str, part: str) -> Part | Opener:
+    name, _, argument = part.partition(":")
     if name not in _registered:
         raise ValueError(f"no scheme {text!r}; there are {', '.join(scheme_forms())}")
     form, parser = _registered[name]
     try:
-        return Scheme(text, parser(argument))
-    except ValueError as error:
+        return parser(argument)
+    except (ValueError, GraphError) as error:
         raise ValueError(f"scheme {text!r} must be like {form!r}: {error}") from None
 
 
+def _scheme(text: str, parts: Sequence[Part], place: Place) -> Scheme:
+    """What the parts say together: all their refiners, and the first word about anything else."""
+    refiners = tuple(refiner for part in parts for refiner in part.refiners)
+    reduction = next((part.reduction for part in parts if part.reduction is not None), "central")
+    threads = next((part.threads for part in parts if part.threads is not None), DEFAULT_THREADS)
+    order = next((part.order for part in parts if part.order is not None), None)
+
+    def composed(graph: Graph) -> Graph:
+        if not refiners:
+            return graph
+        return compose(graph, refiners, place.locations(prod(r.width for r in refiners)), reduction=reduction)
+
+    def opened(graph: Graph, seed: int) -> Session:
+        made = composed(graph)
+        ranks = pipeline_ranks(made, order) if order is not None and isinstance(made, Composed) else None
+        opening = place.open(made, seed, threads, ranks)
+        return Session(opening.executor, graph, faults=opening.faults, close=opening.close)
+
+    return Scheme(text, opened, composed, bool(refiners))
+
+
+def _count(text: str, name: str) -> int:
+    if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= 1024:
+        raise ValueError(f"{name} must be an integer from 1 to 1024, got {text!r}")
+    return int(text)
+
+
+def _grid(text: str, names: str) -> tuple[int, int]:
+    first, cross, second = text.partition("x")
+    if not cross:
+        raise ValueError(f"expected {names}, got {text!r}")
+    return _count(first, names[0]), _count(second, names[-1])
+
+
+def _choice(words: Sequence[str], accepted: Sequence[str]) -> str | None:
+    if len(words) > 1 or any(word not in accepted for word in words):
+        raise ValueError(f"after a comma goes one of {', '.join(accepted)}, got {','.join(words)!r}")
+    return words[0] if words else None
+
+
 @register("serial")
-def _serial(argument: str) -> Callable[[Graph, int], Executor]:
+def _serial(argument: str) -> Part:
     if argument:
         raise ValueError(f"it takes no argument, got {argument!r}")
-    return lambda graph, seed: Serial(graph, seed=seed)
+    return Part(threads=0)
 
 
 @register("threads:N")
-def _threads(argument: str) -> Callable[[Graph, int], Executor]:
-    if not argument.isascii() or not argument.isdecimal() or not 1 <= int(argument) <= 1024:
-        raise ValueError(f"N must be an integer from 1 to 1024, got {argument!r}")
-    return lambda graph, seed: Threaded(graph, threads=int(argument), seed=seed)
+def _threads(argument: str) -> Part:
+    return Part(threads=_count(argument, "N"))
+
+
+@register("data:N[,server|tree|ring]")
+def _data(argument: str) -> Part:
+    count, *words = argument.split(",")
+    choice = _choice(words, ("server", "central", "tree", "ring"))
+    update = "server" if choice == "server" else "replicated"
+    return Part((Data(_count(count, "N"), update=update),), None if choice == "server" else choice)
+
+
+@register("model:N[,input]")
+def _model(argument: str) -> Part:
+    count, *words = argument.split(",")
+    return Part((Model(_count(count, "N"), _choice(words, ("output", "input")) or "output"),))
+
+
+@register("pipeline:SxM[,1f1b]")
+def _pipeline(argument: str) -> Part:
+    grid, *words = argument.split(",")
+    return Part((Pipeline(*_grid(grid, "SxM")),), order=_choice(words, ("gpipe", "1f1b")))
+
+
+@register("hybrid:DxM")
+def _hybrid(argument: str) -> Part:
+    return Part((Hybrid(*_grid(argument, "DxM")),))
+
+
+def _plain(graph: Graph, seed: int, threads: int, ranks: Sequence[float] | None) -> Opened:
+    return Opened(Serial(graph, seed=seed) if threads == 0 else Threaded(graph, threads=threads, seed=seed, ranks=ranks))
+
+
+def _virtual(graph: Graph, seed: int, threads: int, ranks: Sequence[float] | None) -> Opened:
+    machine = VirtualMachine(seed=seed)
+    executor: Executor
+    if threads == 0:
+        executor = Serial(graph, seed=seed, devices=machine.device)
+    else:
+        executor = Threaded(graph, threads=threads, ranks=ranks, seed=seed, devices=machine.device)
+    return Opened(executor, lambda: machine.races, machine.close)
+
+
+def _ranks(graph: Graph, seed: int, threads: int, ranks: Sequence[float] | None) -> Opened:
+    return Opened(Ranks(graph, seed=seed, threads=max(threads, 1), ranks=ranks))
+
+
+register_place("cpu", Place(lambda width: [Location()] * width, _plain))
+register_place("virtual", Place(virtual_locations, _virtual))
+register_place("ranks", Place(lambda width: [Location(rank) for rank in range(width)], _ranks))

@@ -48,6 +48,10 @@ class Session:
         """Run once. Raises as `Executor.run`."""
         self.executor.run()
 
+    def pieces_of(self, name: str) -> Sequence[Piece]:
+        """Every piece of a serial blob."""
+        return self._pieces[name]
+
     def pieces(self, name: str) -> Iterator[tuple[Piece, Array]]:
         """Every piece of a serial blob with its values, but those that were overwritten in place."""
         lost = self.executor.plan.lost

@@ -116,6 +116,10 @@ class GlobalAveragePool2dGradient(PlaneOperation, LinearOperation):
         """The factors are all 1 / (H * W)."""
         return self.applied(call, arrays) / _plane(self, self.shape)
 
+    def copies(self, call: Call) -> int:
+        """One for each element of the plane."""
+        return _plane(self, self.shape)
+
     def quantum(self, exponents: Sequence[int], inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[int, ...]:
         """Lower by the exponent of H * W. Raises OperatorError when that is not a power of two."""
         return (divided_quantum(self, exponents[0], _plane(self, self.shape), "number of averaged elements"),)

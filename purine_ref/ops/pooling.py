@@ -90,7 +90,7 @@ class MaxPool2d(PlaneOperation):
         flat = xp.reshape(xp.arange(math.prod(x.shape[2:])), (1, 1, *x.shape[2:]))
         place = self._unfolded(call, flat + 1.0) - 1
         own = place == winner
-        value, error = (xp.where(place < 0, -xp.inf, self._unfolded(call, each)) for each in (x, margin))
+        value, error = xp.where(place < 0, -xp.inf, self._unfolded(call, x)), self._unfolded(call, margin)
         lower = xp.where(own, value - error, -xp.inf).max(axis=(2, 3), keepdims=True)
         certain = (error <= 0) & (xp.where(own, error, 0).max(axis=(2, 3), keepdims=True) == 0)
         near = ((value + error >= lower) & ~own & ~certain & (place >= 0)).any(axis=(2, 3))
@@ -281,6 +281,10 @@ class AveragePool2dGradient(PlaneOperation, LinearOperation):
     def squared(self, call: Call, arrays: Sequence[Array]) -> Array:
         """The factors are 1 over the number of averaged elements."""
         return self.applied(call, [arrays[0] / _counts(self, call, self.shape)])
+
+    def copies(self, call: Call) -> int:
+        """One for each element of the window."""
+        return math.prod(pair(self.kernel, "kernel"))
 
     def quantum(self, exponents: Sequence[int], inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[int, ...]:
         """Lower by the exponent of the largest divisor. Raises OperatorError when one is not a power of two."""

@@ -212,6 +212,10 @@ class BroadcastTo(LinearOperation):
         """The square of the factor."""
         return self.applied(call, arrays) * self.factor
 
+    def copies(self, call: Call) -> int:
+        """One for each place along the repeated axes."""
+        return call.outputs[0].size // max(call.inputs[0].size, 1)
+
 
 def _places(count: int, over: Sequence[int]) -> list[int | None]:
     """For each of `count` axes its place when those in `over` are left out; None for those."""

@@ -16,7 +16,7 @@ from purine_ref.ops.axes import at, common_axes, cut, front_axis, numbered, shap
 from purine_ref.tensor import Location, Tensor, as_shape
 
 
-class _Movement(Operation):
+class Movement(Operation):
     """An operation that only moves elements: exact, and without a FLOP."""
 
     @property
@@ -45,7 +45,7 @@ class _Movement(Operation):
         return outputs
 
 
-class _MovementAlongAxis(_Movement):
+class MovementAlongAxis(Movement):
     """A movement along `axis`, the same for all places of the other axes."""
 
     axis: int
@@ -56,7 +56,7 @@ class _MovementAlongAxis(_Movement):
 
 
 @dataclass(frozen=True)
-class Concat(_MovementAlongAxis):
+class Concat(MovementAlongAxis):
     """{ x1, x2, ... } >> Concat >> { y }
 
     All of one dtype, and of one shape but for `axis`, where y has the sum of the inputs' lengths; any may be 0.
@@ -95,7 +95,7 @@ class Concat(_MovementAlongAxis):
 
 
 @dataclass(frozen=True)
-class Split(_MovementAlongAxis):
+class Split(MovementAlongAxis):
     """{ x } >> Split >> { y1, y2, ... }
 
     All of one dtype, and of one shape but for `axis`, where the outputs have `sizes`, which add up to x's length; any
@@ -138,7 +138,7 @@ class Split(_MovementAlongAxis):
 
 
 @dataclass(frozen=True)
-class Slice(_MovementAlongAxis):
+class Slice(MovementAlongAxis):
     """{ x } >> Slice >> { y }
 
     y: start..stop-1 of x along `axis`, everything along the others.
@@ -179,7 +179,7 @@ class Slice(_MovementAlongAxis):
 
 
 @dataclass(frozen=True)
-class PadSlice(_MovementAlongAxis):
+class PadSlice(MovementAlongAxis):
     """{ x } >> PadSlice >> { y }
 
     y: `length` long along `axis`, as x along the others; x from `start` on, 0 elsewhere.
@@ -222,7 +222,7 @@ class _ReshapeAxis(Axis):
 
 
 @dataclass(frozen=True)
-class Reshape(_Movement):
+class Reshape(Movement):
     """{ x } >> Reshape >> { y }
 
     y: the elements of x in C order, in `shape`, of which one axis may be -1: what is left for it.
@@ -279,7 +279,7 @@ class Reshape(_Movement):
 
 
 @dataclass(frozen=True)
-class Identity(_Movement):
+class Identity(Movement):
     """{ x } >> Identity >> { y }
 
     y = x, of any shape and dtype.
@@ -312,7 +312,7 @@ class Identity(_Movement):
 
 
 @dataclass(frozen=True)
-class Copy(_Movement):
+class Copy(Movement):
     """{ x } >> Copy >> { y }
 
     y = x, of any shape and dtype, in memory of its own at `to`; None is the place of x.

@@ -57,14 +57,26 @@ class SummingOperation(Operation):
 
     def _values(self, index: int, array: Array, change: Any) -> Array:
         """`array` changed, unless it only selects."""
-        return array if self._selects(index, array) else change(array)
+        return array if self.selects(index, array) else change(array)
 
 
 class LinearOperation(SummingOperation):
-    """An operation that is linear in its first input; the others, if any, select."""
+    """An operation that is linear in its first input; the others, if any, select.
+
+    Where it gives an element's multiple to several elements of the output (`copies`), their errors are the same, and a
+    sum over all of them has `copies` times the variance that it would have from independent ones. So that much is given
+    to each: right for what adds up all copies, as the gradients of biases and weights do, and too much for the rest.
+    """
+
+    def copies(self, call: Call) -> int:
+        """How many elements of the output an element of the input goes to."""
+        return 1
+
+    def noise(self, call: Call) -> tuple[Array | None, ...]:
+        """That of sums, once for each copy, as copies of one number are rounded alike."""
+        return tuple(None if each is None else self.copies(call) * each for each in super().noise(call))
 
     def spread(self, call: Call, index: int) -> tuple[Array, ...]:
-        """Squared factors times the variance; for a selector, what lies where it points to."""
-        if index == 0:
-            return (self.squared(call, [call.variances[0], *call.inputs[1:]]),)
-        return (self.squared(call, [call.xp.square(call.inputs[0]) * call.variances[index], *call.inputs[1:]]),)
+        """Squared factors times the variance, once for each copy; for a selector, what lies where it points to."""
+        variance = call.variances[index] if index == 0 else call.xp.square(call.inputs[0]) * call.variances[index]
+        return (self.copies(call) * self.squared(call, [variance, *call.inputs[1:]]),)

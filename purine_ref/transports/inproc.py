@@ -76,9 +76,10 @@ class InProcess:
         """Call back when the message is there or never will be; see `Transport`."""
         with self._hub.lock:
             self._require_open()
-            calls = [arrived] if self._inbox.expect(peer, tag, iteration, arrived) else []
-            if self._hub.lost or self._hub.transports[peer]._closed:
-                calls += self._inbox.missing(peer)
+            if self._hub.lost or self._inbox.expect(peer, tag, iteration, arrived):
+                calls = [arrived]
+            else:
+                calls = self._inbox.missing(peer) if self._hub.transports[peer]._closed else []
             self._hub.room.notify_all()
         for call in calls:
             call()

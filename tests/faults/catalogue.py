@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from faults import geometry
+from faults import dispatchers, geometry, graphs, updates, values
 
-ALL = [*geometry.ALL]
+ALL = [*dispatchers.ALL, *graphs.ALL, *geometry.ALL, *values.ALL, *updates.ALL]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
@@ -63,5 +63,18 @@ def misread(kind: Any, change: Callable[[Any], Any], *methods: str) -> Plant:
             for name, method in right.items()
         }
         return mock.patch.multiple(kind, **wrong)
+
+    return plant
+
+
+def together(*plants: Plant) -> Plant:
+    """Several patches, for what is one mistake in two places."""
+
+    @contextmanager
+    def plant() -> Iterator[None]:
+        with ExitStack() as stack:
+            for each in plants:
+                stack.enter_context(each())
+            yield
 
     return plant

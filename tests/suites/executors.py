@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hooks import SHAPE, WATCH, Apply, Call, Gate, Swallow, Trace, bits, call, fail_with, raised_by, running
+from hooks import SHAPE, WATCH, Apply, Call, Gate, InTurn, Swallow, Trace, bits, call, fail_with, raised_by, running
 from purine_ref.devices import CpuDevice
 from purine_ref.errors import GraphError, OperatorError, ShapeError
 from purine_ref.executors import Executor, Memory, Observer, Serial
@@ -760,6 +760,18 @@ class ConcurrentSuite(ExecutorSuite):
             for _ in range(200):
                 executor.run()
                 np.testing.assert_array_equal(executor.fetch("t"), np.full(SHAPE, float(workers)))
+
+    def test_sc_02_the_order_of_the_sum_is_not_that_of_the_ends(self, make: Make) -> None:
+        """1 + 1e8 - 1e8 is 0 in float32; the first producer ends last, and would make it 1."""
+        graph = Graph("late")
+        total = graph.blob("t", (4,))
+        for name, value in (("first", 1.0), ("second", 1e8), ("third", -1e8)):
+            graph.connect([], Constant(value, (4,)), [total], name=name)
+        turns = InTurn(["second", "third", "first"])
+        with make(graph, observer=turns, devices=lambda place: JunkDevice()) as executor:
+            for _ in range(2):
+                executor.run()
+                assert executor.fetch("t").tolist() == [0] * 4
 
     def test_sc_05_two_errors_become_a_group(self, make: Make) -> None:
         graph, barrier, broken = Graph("both"), threading.Barrier(2), [True]

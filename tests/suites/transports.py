@@ -456,7 +456,8 @@ class TransportContract:
         watcher = Call()
         pair[1].watch(watcher)
         watcher.wait()
-        expect(pair[1], 0, 5).wait()
+        for _ in range(2):  # what was due may be asked for again
+            expect(pair[1], 0, 5).wait()
         for tag in (2, 5):  # what had arrived is gone too: all is lost at one time, for all
             with pytest.raises(PeerLost, match=r"^rank 0 is lost: no power$"):
                 take(pair[1], 0, tag)
