@@ -7,6 +7,8 @@ import os
 import pytest
 from hypothesis import settings
 
+from faults import scoreboard
+
 EXAMPLES = {"dev": 50, "ci": 300, "long": 10_000}
 """Hypothesis profiles: examples per property. HYPOTHESIS_PROFILE chooses; unset, it is ci where CI is set, else dev."""
 
@@ -26,7 +28,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Say why such a session failed."""
+    """The score of the planted faults, and why a session that showed nothing failed."""
+    scoreboard.write(terminalreporter, terminalreporter.write_line)
     if showed_nothing(config):
         terminalreporter.write_line("no test was executed and passed, so nothing is shown: --must-run fails")
 

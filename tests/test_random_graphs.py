@@ -34,10 +34,10 @@ def with_gradients(recipe: Recipe, loss: str) -> Graph:
 
 @contextmanager
 def ran(executor: Executor, recipe: Recipe) -> Iterator[dict[str, bytes]]:
-    """The bits after two runs: the second shows what the first left behind."""
+    """The bits after two runs: the second, of other values, shows what the first left behind."""
     with executor:
-        executor.feed(recipe.feed(executor.graph))
-        for _ in range(RUNS):
+        for sign in (1, -1):
+            executor.feed({name: sign * array for name, array in recipe.feed(executor.graph).items()})
             executor.run()
         yield bits(executor)
 

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from purine_ref import _fast
 from purine_ref.cli.report import CODES, json_option, output, seed_option, write_json
-from purine_ref.conformance import scheme_forms
+from purine_ref.conformance import place_names, scheme_forms
 from purine_ref.devices import device_for
 from purine_ref.devices.cpu import blas_threads, limit_blas
 from purine_ref.models import MODELS
@@ -59,4 +59,5 @@ def gather() -> dict[str, Any]:
         "blas": [f"{name}: {count} threads, held to {after[name]}" for name, count in before.items()] or ["unknown"],
         "models": list(MODELS),
         "schemes": list(scheme_forms()),
+        "places": list(place_names()),
     }

@@ -2,34 +2,65 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import click
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from purine_ref.cli.report import CODES, json_option, output, progress_bar, seed_option, write_json
-from purine_ref.conformance import Comparison, Scheme, Workload, parse_scheme, scheme_forms
+from purine_ref.conformance import (
+    Comparison,
+    Scheme,
+    exact_workload,
+    parse_scheme,
+    place_names,
+    scheme_forms,
+    training_workload,
+)
 from purine_ref.conformance import verify as compare
-from purine_ref.data import BatchOrder, load_digits
-from purine_ref.models import MODELS, training_graph
-from purine_ref.operation import Array
-from purine_ref.optim import RATE
+from purine_ref.models import MODELS
 
 DEFAULT_MODELS = ("nin-digits", "lenet-digits")
-DEFAULT_SCHEMES = ("threads:1", "threads:2", "threads:4", "threads:8")
 DTYPES = ("float64", "float32")
-LEARNING_RATE = 0.05
+STEPS = 20
+
+THREADS = ("threads:1", "threads:2", "threads:4", "threads:8")
+DIVIDED = (
+    "data:2",
+    "data:3,server",
+    "data:3,tree",
+    "data:3,ring",
+    "model:2",
+    "pipeline:2x4",
+    "hybrid:2x2",
+    "data:2/pipeline:2x3",
+)
+PLACES = ("virtual", "ranks")
 
 EPILOG = """\b
 Examples:
   purine-ref verify
   purine-ref verify --model mlp-digits --scheme threads:3 --dtype float32 --steps 100
+  purine-ref verify --model nin-digits --scheme data:3,ring@ranks --scheme pipeline:2x4@virtual
+  purine-ref verify --model lenet-digits --scheme data:2/model:2@virtual --exact
   purine-ref verify --json report.json
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One workload under some schemes."""
+
+    model: str
+    dtype: str
+    schemes: tuple[Scheme, ...]
+    steps: int
+    exact: bool = False
 
 
 def parse_schemes(_: click.Context, parameter: click.Parameter, texts: Sequence[str]) -> list[Scheme]:
@@ -41,42 +72,45 @@ def parse_schemes(_: click.Context, parameter: click.Parameter, texts: Sequence[
 
 
 @click.command(epilog=EPILOG)
-@click.option("--model", "models", type=click.Choice(list(MODELS)), multiple=True, default=DEFAULT_MODELS,
-              show_default=True, help="Repeatable.")  # fmt: skip
-@click.option("--scheme", "schemes", metavar="SCHEME", callback=parse_schemes, multiple=True, default=DEFAULT_SCHEMES,
-              show_default=True, help=f"Repeatable; one of {', '.join(scheme_forms())}.")  # fmt: skip
-@click.option("--dtype", "dtypes", type=click.Choice(DTYPES), multiple=True, default=DTYPES, show_default=True,
-              help="Repeatable.")  # fmt: skip
-@click.option("--steps", type=click.IntRange(min=1), default=20, show_default=True, help="Update steps.")
+@click.option("--model", "models", type=click.Choice(list(MODELS)), multiple=True,
+              help=f"Repeatable; by default {' and '.join(DEFAULT_MODELS)}.")  # fmt: skip
+@click.option("--scheme", "schemes", metavar="SCHEME", callback=parse_schemes, multiple=True,
+              help=f"Repeatable; {', '.join(scheme_forms())}, joined by /, the outermost first, and a place: "
+                   f"{', '.join('@' + name for name in place_names())}. By default all of them.")  # fmt: skip
+@click.option("--dtype", "dtypes", type=click.Choice(DTYPES), multiple=True, help="Repeatable; by default both.")
+@click.option("--steps", type=click.IntRange(min=1), help=f"Update steps; by default {STEPS}, fewer where divided.")
 @click.option("--batch", type=click.IntRange(min=1), default=32, show_default=True, help="Images in a batch.")
+@click.option("--exact", is_flag=True, help="Run the exact form of each model, where every bit must agree.")
 @seed_option
 @json_option
 def verify(
     models: Sequence[str],
     schemes: Sequence[Scheme],
     dtypes: Sequence[str],
-    steps: int,
+    steps: int | None,
     batch: int,
+    exact: bool,
     seed: int,
     json_file: str | None,
 ) -> int:
-    """Compare schemes with the serial executor, bit for bit.
+    """Compare parallel schemes with the serial executor.
 
     Trains each model on the embedded digits under every scheme, in lock step with the serial executor, and compares
-    all tensors after every update: outputs, gradients, histories, and parameters.
+    all tensors after every update: outputs, gradients, histories, and parameters. Where sums keep their order, and in
+    exact mode, every bit must agree; elsewhere errors must stay within a bound that is derived, not chosen.
     """
     start = time.perf_counter()
     console = output(json_file)
     rows: list[Comparison] = []
+    planned = jobs(models, schemes, dtypes, steps, exact)
     with progress_bar(console) as bar:
-        task = bar.add_task("verify", total=len(models) * len(dtypes) * len(schemes) * steps, note="")
+        task = bar.add_task("verify", total=sum(len(job.schemes) * job.steps for job in planned), note="")
 
         def progress(row: Comparison) -> None:
             bar.update(task, advance=1, note=f"{row.model} {row.dtype} {row.scheme}")
 
-        for model in models:
-            for dtype in dtypes:
-                rows += compare(workload(model, dtype, batch, steps, seed), schemes, seed, progress)
+        for job in planned:
+            rows += run(job, batch, seed, progress)
     verdict = _verdict(rows)
     _print(console, rows, verdict)
     facts = {
@@ -84,7 +118,6 @@ def verify(
         "skipped": sum(1 for row in rows if not row.compared),
         "seconds": time.perf_counter() - start,
         "seed": seed,
-        "steps": steps,
         "batch": batch,
         "schemes": [_as_json(row) for row in rows],
     }
@@ -92,33 +125,36 @@ def verify(
     return CODES[verdict]
 
 
-def workload(model: str, dtype: str, batch: int, steps: int, seed: int) -> Workload:
-    """Training steps of `model`: on the digits where its images are 8x8, else on images drawn from the seed."""
-    graph = training_graph(model, batch, dtype)
-    rate = np.array(LEARNING_RATE, dtype)
-    if graph["x"].shape[1:] != (1, 8, 8):
-        return Workload(model, dtype, graph, lambda step: {**_drawn(graph, seed, step), RATE: rate}, steps)
-    data = load_digits(dtype)
-    images = len(data.train_images)
-    if batch > images:
-        raise click.BadParameter(f"there are {images} training images, got {batch}", param_hint="--batch")
-    order = BatchOrder(images, batch, seed, drop_last=True)
-
-    def feeds(step: int) -> dict[str, Array]:
-        indices = order.batch_indices(*order.place(step))
-        fed = {"x": data.train_images[indices], "label": data.train_labels[indices], RATE: rate}
-        return {name: array for name, array in fed.items() if name in graph}
-
-    return Workload(model, dtype, graph, feeds, steps)
+def jobs(
+    models: Sequence[str], schemes: Sequence[Scheme], dtypes: Sequence[str], steps: int | None, exact: bool
+) -> list[Job]:
+    """What to run. Without any wish: threads on two models, then every divided scheme on one, then its exact form."""
+    if schemes or exact:
+        wanted = tuple(schemes or divided())
+        count = steps or (STEPS if all(not scheme.divides for scheme in wanted) and not exact else 4)
+        kinds = dtypes or (("float64",) if exact else DTYPES)
+        return [Job(model, dtype, wanted, count, exact) for model in models or DEFAULT_MODELS for dtype in kinds]
+    threads = tuple(parse_scheme(text) for text in THREADS)
+    planned = [Job(m, d, threads, steps or STEPS) for m in models or DEFAULT_MODELS for d in dtypes or DTYPES]
+    for model in models or DEFAULT_MODELS[:1]:
+        planned.append(Job(model, (dtypes or ("float32",))[0], divided(), steps or 4))
+        planned.append(Job(model, "float64", divided(), steps or 3, exact=True))
+    return planned
 
 
-def _drawn(graph: Any, seed: int, step: int) -> dict[str, Array]:
-    rng = np.random.default_rng([seed, step])
-    x, label = graph["x"], graph["label"]
-    return {
-        "x": rng.standard_normal(x.shape).astype(x.dtype),
-        "label": rng.integers(0, 10, label.shape),
-    }
+def divided() -> tuple[Scheme, ...]:
+    """Every divided scheme, at each place."""
+    return tuple(parse_scheme(f"{text}@{place}") for text in DIVIDED for place in PLACES)
+
+
+def run(job: Job, batch: int, seed: int, progress: Callable[[Comparison], None]) -> list[Comparison]:
+    """Compare one job's schemes. Raises BadParameter for a batch that is too large."""
+    make = exact_workload if job.exact else training_workload
+    try:
+        workload = make(job.model, job.dtype, batch, job.steps, seed)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--batch") from None
+    return compare(workload, job.schemes, seed, progress)
 
 
 def _verdict(rows: Sequence[Comparison]) -> str:
@@ -126,27 +162,39 @@ def _verdict(rows: Sequence[Comparison]) -> str:
     return "fail" if "fail" in verdicts else "pass" if verdicts == {"pass"} else "unknown"
 
 
+MUST = {
+    "bits": "every bit must agree",
+    "bound": "errors must stay within their bounds",
+    "exact": "exact form, every bit must agree",
+}
+"""What is demanded of a comparison, by its mode."""
+
+
 def _print(console: Console, rows: Sequence[Comparison], verdict: str) -> None:
-    table = Table(title="each scheme against the serial executor")
-    for name, justify in (
-        ("scheme", "left"),
-        ("model", "left"),
-        ("dtype", "left"),
-        ("operators run", "right"),
-        ("tensors compared", "right"),
-        ("differing bits", "right"),
-        ("seconds", "right"),
-        ("verdict", "left"),
-    ):
-        table.add_column(name, justify=justify, no_wrap=justify == "left")  # type: ignore[arg-type]
-    for row in rows:
-        counts = (f"{row.operators:,}", f"{row.compared:,}", f"{row.differing:,}", f"{row.seconds:.2f}")
-        table.add_row(row.scheme, row.model, row.dtype, *counts, row.verdict)
-    console.print(table)
+    """A table for each model, dtype and demand; then what was found, and the verdict."""
+    for (model, dtype, mode), group in itertools.groupby(rows, lambda row: (row.model, row.dtype, row.mode)):
+        table = Table(title=f"{model}, {dtype}: {MUST[mode]}", title_justify="left")
+        table.add_column("scheme", no_wrap=True)
+        for name in ("operators run", "tensors compared", "differing bits"):
+            table.add_column(name, justify="right")
+        for name in ("error / bound", "kinks") if mode == "bound" else ():
+            table.add_column(name, justify="right")
+        table.add_column("seconds", justify="right")
+        table.add_column("verdict", no_wrap=True)
+        for row in group:
+            table.add_row(*_cells(row))
+        console.print(table)
     for row in rows:
         if row.first is not None:
             console.print(f"{row.scheme} {row.model} {row.dtype}: first difference: {row.first}", soft_wrap=True)
     console.print(f"verdict: {verdict}")
+
+
+def _cells(row: Comparison) -> list[str]:
+    cells = [row.scheme, f"{row.operators:,}", f"{row.compared:,}", f"{row.differing:,}"]
+    if row.bounded:
+        cells += ["-" if row.ratio is None else f"{row.ratio:.3f}", f"{row.kinks:,}"]
+    return [*cells, f"{row.seconds:.2f}", row.verdict]
 
 
 def _as_json(row: Comparison) -> dict[str, Any]:
@@ -161,5 +209,7 @@ def _as_json(row: Comparison) -> dict[str, Any]:
         "max_error_over_bound": row.max_error_over_bound,
         "verdict": row.verdict,
         "seconds": row.seconds,
+        "kinks": row.kinks,
+        "unknown": row.unknown,
         "first_difference": row.first,
     }

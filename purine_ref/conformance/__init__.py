@@ -6,18 +6,25 @@ two arrays.
 
 from purine_ref.conformance.comparison import differing_elements
 from purine_ref.conformance.exact import Certificate, certify
-from purine_ref.conformance.schemes import Scheme, parse_scheme, register, scheme_forms
+from purine_ref.conformance.schemes import Scheme, parse_scheme, place_names, register, register_place, scheme_forms
+from purine_ref.conformance.session import Session
 from purine_ref.conformance.verify import Comparison, Workload, verify
+from purine_ref.conformance.workloads import exact_workload, training_workload
 
 __all__ = [
     "Certificate",
     "Comparison",
     "Scheme",
+    "Session",
     "Workload",
     "certify",
     "differing_elements",
+    "exact_workload",
     "parse_scheme",
+    "place_names",
     "register",
+    "register_place",
     "scheme_forms",
+    "training_workload",
     "verify",
 ]

@@ -16,7 +16,7 @@ from functools import cached_property
 
 import numpy as np
 
-from purine_ref.conformance.bounds import Estimate, Spread, spread
+from purine_ref.conformance.bounds import Estimate, Spread, cut, spread
 from purine_ref.conformance.comparison import differing_elements
 from purine_ref.conformance.session import Session, part_of
 from purine_ref.executors import Executor
@@ -69,7 +69,7 @@ class Report:
 
 
 class SerialStep:
-    """A step that the serial executor has just run: what its sources `held` before, and what its blobs hold (`want`)."""
+    """A step that the serial executor has just run: what its sources `held` before it, and what it made (`want`)."""
 
     def __init__(self, serial: Executor, held: Mapping[str, Array]) -> None:
         self.graph = serial.graph
@@ -116,7 +116,7 @@ def held_by(executor: Executor) -> dict[str, Array]:
 
 
 def decisions(executor: Executor) -> dict[str, Array]:
-    """What operators of the last run selected by: masks, indices, outputs of ReLUs. Left out is what was overwritten."""
+    """What operators of the last run selected by: masks, indices, outputs of ReLUs; but what was overwritten."""
     selecting = {
         blob
         for op in executor.graph.ops
@@ -188,7 +188,7 @@ def _split(step: SerialStep, pieces: Pieces, want: Estimates, got: Estimates) ->
                 near = _either(array.shape, want[name].part(piece.box).near, got[piece.blob.name].near)
                 differs = (array != part_of(decided, piece.box)) & near
             if differs.any():
-                part_of(serial.setdefault(name, np.zeros(decided.shape, bool)), piece.box)[...] |= differs
+                serial.setdefault(name, np.zeros(decided.shape, bool))[cut(piece.box)] |= differs
                 own[piece.blob.name] = differs
     return serial, own
 
@@ -197,8 +197,7 @@ def _compare_piece(
     name: str, piece: Piece, got: Array, want: Array, ends: tuple[Estimate, Estimate], report: Report
 ) -> float:
     """The largest ratio among the known elements of a piece; counts into the report what was seen."""
-    variance = sum((end.variance for end in ends if end.variance is not None), np.zeros(got.shape))
-    bound = KAPPA * np.sqrt(variance)
+    bound = KAPPA * np.sqrt(sum((end.variance for end in ends if end.variance is not None), np.zeros(got.shape)))
     is_float = got.dtype.kind == "f"
     unknown = _either(got.shape, *(end.unknown if is_float else end.undecided for end in ends))
     same = (got == want) | (np.isnan(got) & np.isnan(want)) if is_float else got == want

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
+from typing import Any
 
 import numpy as np
 
@@ -52,10 +53,15 @@ class Estimate:
 
     def part(self, box: Box) -> Estimate:
         """That of a box of the blob."""
-        cut = (*(slice(start, stop) for start, stop in box), ...)
+        index = cut(box)
         arrays = (self.variance, self.unknown, self.undecided, self.near)
-        variance, *masks = (None if array is None else array[cut] for array in arrays)
-        return Estimate(self.value[cut], variance, self.origins, *masks)
+        variance, *masks = (None if array is None else array[index] for array in arrays)
+        return Estimate(self.value[index], variance, self.origins, *masks)
+
+
+def cut(box: Box) -> tuple[Any, ...]:
+    """The index of a box; the ellipsis keeps an array without axes an array."""
+    return (*(slice(start, stop) for start, stop in box), ...)
 
 
 @dataclass(slots=True)
@@ -74,7 +80,7 @@ def spread(
     graph: Graph,
     feeds: Mapping[str, Array | Estimate],
     *,
-    key: RunKey = RunKey(),
+    key: RunKey,
     decided: Mapping[str, Array] | None = None,
     undecided: Mapping[str, Array] | None = None,
 ) -> Spread:
@@ -114,7 +120,7 @@ class _Walk:
                 self.result.estimates[blob.name] = _seen(self.result.estimates[blob.view.parent.name], blob.view)
                 continue
             if blob.name not in feeds:
-                raise GraphError(f"a spread needs the value of every source blob; {blob.name!r} {blob.tensor} is missing")
+                raise GraphError(f"a spread needs what every source blob holds; {blob.name!r} {blob.tensor} is missing")
             given = feeds[blob.name]
             estimate = given if isinstance(given, Estimate) else Estimate(np.asarray(given))
             origins = 0 if estimate.variance is None else _STATE

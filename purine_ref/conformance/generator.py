@@ -8,6 +8,7 @@ differ from each other, the batch seldom divides into equal parts, and nothing b
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from hypothesis import strategies as st
@@ -28,8 +29,9 @@ from purine_ref.errors import GraphError
 from purine_ref.graph import Blob, Graph
 from purine_ref.parallel import Network
 
-EXACT_KINDS = ("conv", "linear", "max_pool", "average_pool", "relu", "dropout", "concat", "sum", "slice", "flatten")
-"""Kinds of layers that are exact, or nearly always."""
+PARAMETERS = ("conv", "conv", "linear", "linear", "linear")
+EXACT_KINDS = (*PARAMETERS, "max_pool", "average_pool", "relu", "dropout", "concat", "sum", "slice", "flatten")
+"""Kinds of layers that are exact, or nearly always; those with parameters come up more often."""
 
 ROUNDING_KINDS = (*EXACT_KINDS, "sigmoid", "tanh", "lrn", "global_pool", "product")
 """All kinds of layers."""
@@ -41,11 +43,11 @@ MOST_ELEMENTS = 400
 
 POOLS: dict[str, tuple[tuple[int, int], ...]] = {
     "one CPU": ((0, -1),),
-    "devices": ((0, 0), (0, 1), (0, 2)),
-    "ranks": ((0, -1), (1, -1), (2, -1)),
+    "devices": ((0, 0), (0, 1), (0, 2), (0, -1)),
+    "ranks": ((0, -1), (1, -1), (2, -1), (3, -1)),
     "devices of ranks": ((0, -1), (0, 0), (0, 1), (1, -1), (1, 0), (2, 1)),
 }
-"""Where places are drawn from, each any number of times."""
+"""What places are drawn from."""
 
 
 @st.composite
@@ -69,10 +71,10 @@ class _Drawing:
     def architecture(self) -> Architecture:
         """The whole network."""
         kinds = EXACT_KINDS if self.exact else ROUNDING_KINDS
-        for _ in range(self.draw(st.integers(1, MOST_LAYERS))):
+        for _ in range(self.draw(st.integers(2, MOST_LAYERS))):
             self.add(self.layer(self.draw(st.sampled_from(kinds))))
         losses = self.losses()
-        phase = self.draw(st.sampled_from((*PHASES, "update"))) if losses else "forward"
+        phase = self.draw(st.sampled_from(("update", "update", "update", *PHASES))) if losses else "forward"
         return Architecture(self.batch, self.image, tuple(self.layers), losses, phase, self.dtype)
 
     def built(self, layers: Sequence[Layer]) -> list[Blob]:
@@ -114,25 +116,28 @@ class _Drawing:
     def product(self, kind: str, value: int) -> Layer:
         """A convolution or an inner product, sometimes with the parameters of an earlier one."""
         earlier = [i for i, layer in enumerate(self.layers) if layer.kind == kind and layer.shared < 0]
+        if earlier and self.draw(st.integers(0, 2)) == 0:
+            return self.again(self.draw(st.sampled_from(earlier)))
         size, bias = self.draw(st.integers(2, 7)), self.draw(st.booleans())
         if kind == "linear":
-            layer = Layer(kind, (value,), size, bias=bias)
-        else:
-            kernel = self.draw(st.integers(1, 3))
-            stride, pad = self.draw(st.integers(1, 2)), self.draw(st.integers(0, kernel - 1))
-            channels = self.values[value].shape[1]
-            groups = self.draw(st.sampled_from([g for g in (1, 1, 2, 3) if channels % g == 0]))
-            layer = Layer(kind, (value,), size - size % groups or groups, kernel, stride, pad, groups, bias)
-        if earlier and self.draw(st.integers(0, 2)) == 0:
-            position = self.draw(st.sampled_from(earlier))
-            own = self.layers[position]
-            layer = Layer(kind, (value,), own.size, own.kernel, own.stride, own.pad, own.groups, own.bias, position)
-        return layer
+            return Layer(kind, (value,), size, bias=bias)
+        kernel = self.draw(st.integers(1, 3))
+        stride, pad = self.draw(st.integers(1, 2)), self.draw(st.integers(0, kernel - 1))
+        channels = self.values[value].shape[1]
+        groups = self.draw(st.sampled_from([g for g in (1, 1, 2, 3) if channels % g == 0]))
+        return Layer(kind, (value,), max(size - size % groups, groups), kernel, stride, pad, groups, bias)
+
+    def again(self, position: int) -> Layer:
+        """A layer as that at `position` and with its parameters, over the same value or another of that shape."""
+        own = self.layers[position]
+        shape = self.values[own.inputs[0]].shape
+        value = self.draw(st.sampled_from([i for i, other in enumerate(self.values) if other.shape == shape]))
+        return replace(own, inputs=(value,), shared=position)
 
     def losses(self) -> tuple[Loss, ...]:
         """Losses of the last value and perhaps of others."""
         last = len(self.values) - 1
-        chosen = self.draw(st.sampled_from(((), (last,), (last,), (last,), (last, self.draw(st.integers(0, last))))))
+        chosen = self.draw(st.sampled_from(((last,), (last,), (last,), (last, self.draw(st.integers(0, last))), ())))
         return tuple(self.loss(value, number) for number, value in enumerate(chosen))
 
     def loss(self, value: int, number: int) -> Loss:
@@ -158,6 +163,8 @@ def compositions(draw: st.DrawFn, graph: Graph, layers: int) -> Composition:
     parts: list[Part] = []
     width = 1
     for _ in range(draw(st.integers(1, 3))):
+        if 2 * width > MOST_PLACES:
+            break
         part = draw(st.sampled_from(PARTS))(draw, network.batch_size, layers, MOST_PLACES // width)
         try:
             require_fit(network, [refiner(other) for other in (*parts, part)])
@@ -166,33 +173,35 @@ def compositions(draw: st.DrawFn, graph: Graph, layers: int) -> Composition:
         parts.append(part)
         width *= refiner(part).width
     pool = POOLS[draw(st.sampled_from(list(POOLS)))]
-    places = tuple(draw(st.sampled_from(pool)) for _ in range(width))
+    ordered = draw(st.permutations(pool))
+    alone = draw(st.integers(1, len(pool)))  # so many places are used before one is used again
+    places = tuple(ordered[place % alone] for place in range(width))
     return Composition(tuple(parts), places, draw(st.sampled_from(("central", "tree", "ring"))))
 
 
 def _data(draw: st.DrawFn, batch: int, layers: int, room: int) -> Part:
-    count = draw(st.integers(1, max(1, min(3, room))))
+    count = draw(st.integers(2, min(3, room)))
     return Part("data", count, sizes=_sizes(draw, batch, count), mode=draw(st.sampled_from(("replicated", "server"))))
 
 
 def _model(draw: st.DrawFn, batch: int, layers: int, room: int) -> Part:
     rules = [(f"l{i}/*", draw(st.sampled_from(("output", "input", "whole")))) for i in _some(draw, layers)]
     mode = draw(st.sampled_from(("output", "input")))
-    return Part("model", draw(st.integers(1, max(1, min(3, room)))), mode=mode, rules=tuple(rules))
+    return Part("model", draw(st.integers(2, min(3, room))), mode=mode, rules=tuple(rules))
 
 
 def _pipeline(draw: st.DrawFn, batch: int, layers: int, room: int) -> Part:
     micro = draw(st.integers(1, 3))
-    return Part("pipeline", draw(st.integers(1, max(1, min(3, room)))), micro, _sizes(draw, batch, micro))
+    return Part("pipeline", draw(st.integers(2, min(3, room))), micro, _sizes(draw, batch, micro))
 
 
 def _hybrid(draw: st.DrawFn, batch: int, layers: int, room: int) -> Part:
-    groups = draw(st.integers(1, max(1, min(2, room))))
-    return Part("hybrid", groups, draw(st.integers(1, max(1, min(2, room // groups)))))
+    groups = draw(st.integers(1, 2))
+    return Part("hybrid", groups, 2 if 2 * groups <= room else 1)
 
 
 def _placed(draw: st.DrawFn, batch: int, layers: int, room: int) -> Part:
-    count = draw(st.integers(1, max(1, min(3, room))))
+    count = draw(st.integers(2, min(3, room)))
     return Part("placed", count, rules=tuple((f"l{i}*", str(draw(st.integers(0, count - 1)))) for i in _some(draw, layers)))
 
 

@@ -3,7 +3,7 @@
 All run in lock step: each step feeds the same arrays to all, runs all, and compares every piece of what each holds with
 what the serial executor holds: activations, gradients, update histories, and the parameters for the next step. Where a
 scheme does not divide the graph, and in exact mode (rule R10), every bit must agree. Elsewhere sums may be added in
-another order, and a `Judge` says how far the difference may go (rule R11).
+another order, and the difference must stay within the bound that is derived for it (rule R11).
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
+from purine_ref.conformance.bounded import Bounded, Report, SerialStep, held_by
 from purine_ref.conformance.comparison import differing_elements
 from purine_ref.conformance.schemes import Scheme
 from purine_ref.conformance.session import Session, part_of
@@ -24,26 +24,11 @@ from purine_ref.operation import Array
 from purine_ref.parallel import Piece
 
 
-class Judge(Protocol):
-    """How far a composed graph may be from the serial one, step by step; one for each scheme."""
-
-    def begin(self, arrays: dict[str, Array]) -> None:
-        """A step begins that is fed with `arrays`, by the serial graph's names."""
-
-    def ratio(self, name: str, piece: Piece, got: Array, want: Array) -> float:
-        """The largest |got - want| / bound over a piece of the blob `name`; decisions within the spread left out."""
-
-    @property
-    def kinks(self) -> int:
-        """How many decisions lay within the spread of rounding errors so far."""
-
-
 @dataclass(frozen=True, slots=True)
 class Workload:
     """What to run: a graph, and what to feed it at each step, by blob name.
 
-    `exact_feeds`, if given, makes the feeds from the step and the serial executor instead, so that all sums are exact;
-    `judge` makes the judge for a scheme's session.
+    `exact_feeds`, if given, makes the feeds from the step and the serial executor instead, so that all sums are exact.
     """
 
     model: str
@@ -52,17 +37,17 @@ class Workload:
     feeds: Callable[[int], dict[str, Array]]
     steps: int
     exact_feeds: Callable[[int, Executor], dict[str, Array]] | None = None
-    judge: Callable[[Session], Judge] | None = None
 
 
 @dataclass(slots=True)
 class Comparison:
     """One scheme's result on one workload, growing step by step.
 
-    `operators` counts operators run, `compared` pieces of tensors compared, `differing` elements that differ in any bit,
-    over all steps. `exact` says that none may, `ratio` is the largest error over its bound where some may, and `kinks`
-    counts decisions within the spread of rounding errors. `first` tells the first tensor that differed by more than it
-    may, in topological order, with the step; or another fault, such as a race.
+    Over all steps, `operators` counts operators run, `compared` pieces of tensors compared, `differing` elements that
+    differ in any bit. `exact` says that the exact form was run. Where bits may differ (`bounded`), `ratio` is the largest
+    error over its bound, `kinks` counts decisions within the spread of rounding errors, and `unknown` elements that
+    depend on one that was taken differently. `first` tells the first tensor, in topological order, that differs by more
+    than it may, with the step; or another fault, such as a race.
     """
 
     scheme: str
@@ -74,22 +59,27 @@ class Comparison:
     differing: int = 0
     seconds: float = 0.0
     first: str | None = None
+    bounded: bool = False
     ratio: float | None = None
     kinks: int = 0
+    unknown: int = 0
     steps: int = field(default=0, repr=False)
-    bounded: bool = field(default=False, repr=False)
+
+    @property
+    def mode(self) -> str:
+        """What is demanded: `exact` and `bits` that every bit agrees, `bound` that errors stay within their bounds."""
+        return "exact" if self.exact else "bound" if self.bounded else "bits"
 
     @property
     def verdict(self) -> str:
-        """fail at a fault, or a difference beyond what is allowed; unknown if nothing was compared, or not judged."""
+        """fail at a difference beyond what is allowed, or another fault; unknown if nothing was compared."""
         if self.first is not None or (self.differing and not self.bounded):
             return "fail"
-        judged = self.ratio is not None or not self.differing
-        return "pass" if self.compared and self.operators and judged else "unknown"
+        return "pass" if self.compared and self.operators else "unknown"
 
     @property
     def max_error_over_bound(self) -> float | None:
-        """0 where every bit agrees; else the largest error over its bound, or None where no bound was derived."""
+        """0 where every bit agrees; else the largest error over its bound, None where no bound was asked for."""
         if not self.compared:
             return None
         return self.ratio if self.differing else 0.0
@@ -102,28 +92,26 @@ def verify(
 
     Raises what the executors raise: GraphError for a scheme that does not fit the graph, and operators' own errors.
     """
-    exact = workload.exact_feeds is not None
     sessions: list[Session] = []
     with Serial(workload.graph, seed=seed) as serial:
-        names = list(comparable(serial))
         try:
-            for scheme in schemes:
+            for scheme in schemes:  # one by one: if the next fails to open, those before it are closed
                 opened = scheme.open(workload.graph, seed)
                 sessions.append(opened if isinstance(opened, Session) else Session(opened, workload.graph))
-            runs = [_Run(workload, scheme, session) for scheme, session in zip(schemes, sessions, strict=True)]
+            names = list(comparable(serial))
+            runs = [_Run(workload, *pair, names) for pair in zip(schemes, sessions, strict=True)]
             for step in range(workload.steps):
                 arrays = workload.exact_feeds(step, serial) if workload.exact_feeds else workload.feeds(step)
                 serial.feed(arrays)
+                held = held_by(serial)
                 serial.run()
-                want = {name: serial.fetch(name) for name in names}
+                reference = SerialStep(serial, held)
                 for run in runs:
-                    run.step(arrays, want)
+                    run.step(arrays, reference)
                     progress(run.result)
         finally:
             for session in sessions:
                 session.close()
-    for run in runs:
-        run.result.exact = exact
     return [run.result for run in runs]
 
 
@@ -149,15 +137,16 @@ def comparable(executor: Executor) -> Iterator[str]:
 class _Run:
     """One scheme beside the serial executor."""
 
-    def __init__(self, workload: Workload, scheme: Scheme, session: Session) -> None:
-        bounded = scheme.divides and workload.exact_feeds is None
+    def __init__(self, workload: Workload, scheme: Scheme, session: Session, names: Sequence[str]) -> None:
         exact = workload.exact_feeds is not None
+        bounded = scheme.divides and not exact
         self.result = Comparison(scheme.text, workload.model, workload.dtype, exact, bounded=bounded)
         self._session = session
-        self._judge = workload.judge(session) if bounded and workload.judge is not None else None
+        self._bounded = Bounded(session) if bounded else None
+        self._names = names
 
-    def step(self, arrays: dict[str, Array], want: dict[str, Array]) -> None:
-        """Feed, run, and compare everything."""
+    def step(self, arrays: dict[str, Array], reference: SerialStep) -> None:
+        """Feed, run, and compare everything with the serial executor's step."""
         result = self.result
         self._session.feed(arrays)
         start = time.perf_counter()
@@ -165,29 +154,32 @@ class _Run:
         result.seconds += time.perf_counter() - start
         result.operators += len(self._session.graph.ops)
         result.steps += 1
-        if self._judge is not None:
-            self._judge.begin(arrays)
-        for name, array in want.items():
+        for name in self._names:
             for piece, got in self._session.pieces(name):
-                self._compare(name, piece, got, part_of(array, piece.box))
-        if self._judge is not None:
-            result.kinks = self._judge.kinks
+                self._compare(piece, got, part_of(reference.want[name], piece.box))
+        if self._bounded is not None:
+            self._add(self._bounded.compare(reference))
         for fault in self._session.faults()[:1]:
-            result.first = result.first or f"{fault} at step {result.steps}"
+            result.first = result.first or f"{fault}, at step {result.steps}"
 
-    def _compare(self, name: str, piece: Piece, got: Array, want: Array) -> None:
+    def _compare(self, piece: Piece, got: Array, want: Array) -> None:
+        """Count the elements whose bits differ."""
         result = self.result
         result.compared += 1
         differing = differing_elements(got, want)
         result.differing += differing
-        where = f"{piece.blob.name} at step {result.steps}"
-        if differing and not result.bounded:
-            result.first = result.first or f"{where}: {differing} of {want.size} elements differ{_values(got, want)}"
-        elif self._judge is not None:
-            ratio = self._judge.ratio(name, piece, got, want) if differing else 0.0
-            result.ratio = max(ratio, result.ratio or 0.0)
-            if ratio > 1:
-                result.first = result.first or f"{where}: {ratio:.3g} times its bound{_values(got, want)}"
+        if differing and not result.bounded and result.first is None:
+            where = f"{piece.blob.name} at step {result.steps}"
+            result.first = f"{where}: {differing} of {want.size} elements differ{_values(got, want)}"
+
+    def _add(self, report: Report) -> None:
+        """Take over what the comparison within bounds found."""
+        result = self.result
+        result.ratio = max(report.worst, result.ratio or 0.0)
+        result.kinks += report.kinks
+        result.unknown += report.unknown
+        if report.first is not None and result.first is None:
+            result.first = f"{report.first}, at step {result.steps}"
 
 
 def _values(got: Array, want: Array) -> str:

@@ -214,7 +214,7 @@ class BroadcastTo(LinearOperation):
 
     def copies(self, call: Call) -> int:
         """One for each place along the repeated axes."""
-        return call.outputs[0].size // max(call.inputs[0].size, 1)
+        return int(call.outputs[0].size // max(call.inputs[0].size, 1))
 
 
 def _places(count: int, over: Sequence[int]) -> list[int | None]:

@@ -34,7 +34,7 @@ EXECUTORS: dict[str, tuple[str, Callable[..., Any]]] = {
 """For each executor the suite that it must pass, and how it is made."""
 
 FEW = settings(
-    max_examples=25,
+    max_examples=100,
     derandomize=True,
     database=None,
     deadline=None,

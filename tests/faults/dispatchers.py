@@ -84,7 +84,7 @@ READINESS = [
         "early fire",
         "An operator of several inputs starts before the second of them is there.",
         replanned(without_second_input),
-        (f"Serial: {EDGES}", f"Threaded: {EDGES}", SAME_BITS),
+        (f"Serial: {EDGES}", f"Threaded: {EDGES}"),
     ),
     Fault(
         "early fire: first delivery completes a blob",

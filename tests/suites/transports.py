@@ -522,6 +522,7 @@ class TransportContract:
         call = expect(three[0], 2, 2)
         three[1].close()
         three[1].abort("closed already")
+        assert call.given == []
         three[2].send(0, 2, 0, vector(1))
         call.wait()
         np.testing.assert_array_equal(take(three[0], 2, 2), vector(1))
