@@ -12,7 +12,7 @@ import contextlib
 import graphlib
 import importlib.util
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 import click
@@ -25,7 +25,6 @@ from purine_ref.graph import Graph
 from purine_ref.plan import Plan
 from purine_ref.schedule import Schedule
 
-METRIC = "run"
 THREADS = (1, 2)
 NO_DASK = "dask is not installed, so its rows are left out: pip install 'dask>=2024.8'"
 
@@ -73,7 +72,7 @@ def time_sort(predecessors: Predecessors) -> Mapping[str, float]:
     """A sorter can be used once; making and preparing it is left out, like `prepare` of the others."""
     sorter: graphlib.TopologicalSorter[int] = graphlib.TopologicalSorter(dict(enumerate(predecessors)))
     sorter.prepare()
-    return {METRIC: seconds(partial(sort, sorter))}
+    return seconds(partial(sort, sorter))
 
 
 def nothing(*_: object) -> None:
@@ -86,12 +85,7 @@ def time_dask(predecessors: Predecessors, workers: int) -> Mapping[str, float]:
 
     tasks = {i: (nothing, *before) for i, before in enumerate(predecessors)}
     sinks = sorted(set(tasks).difference(*predecessors))
-    return {METRIC: seconds(lambda: dask.threaded.get(tasks, sinks, num_workers=workers))}
-
-
-def time_of(work: Callable[[], object]) -> Mapping[str, float]:
-    """A contestant's report of one call."""
-    return {METRIC: seconds(work)}
+    return seconds(lambda: dask.threaded.get(tasks, sinks, num_workers=workers))
 
 
 @contextlib.contextmanager
@@ -109,11 +103,11 @@ def compare(case: str, operators: int, dask_operators: int, runs: int) -> list[S
     with executors(build(predecessors, case)) as running:
         plan = running[0][2].plan
         contestants = [
-            Contestant("counters", case, operators, partial(time_of, partial(count_down, plan))),
-            Contestant("readiness", case, operators, partial(time_of, partial(readiness, plan))),
+            Contestant("counters", case, operators, partial(seconds, partial(count_down, plan))),
+            Contestant("readiness", case, operators, partial(seconds, partial(readiness, plan))),
             Contestant("graphlib", case, operators, partial(time_sort, predecessors)),
         ]
-        contestants += [Contestant(name, case, operators, partial(time_of, e.run), n) for name, n, e in running]
+        contestants += [Contestant(name, case, operators, partial(seconds, e.run), n) for name, n, e in running]
         if dask_operators:
             small = SHAPES[case](dask_operators)
             peers = [Contestant("dask.threaded", case, len(small), partial(time_dask, small, n), n) for n in THREADS]
@@ -123,13 +117,10 @@ def compare(case: str, operators: int, dask_operators: int, runs: int) -> list[S
 
 
 def ratios(series: list[Series]) -> list[Series]:
-    """How many times faster ours are than the peers that do the same, round by round."""
-    by_name = {(one.name, one.workers): one for one in series}
-    found = [by_name["graphlib", 1].over(by_name["readiness", 1], "graphlib / readiness")]
-    for n in THREADS:
-        if ("dask.threaded", n) in by_name:
-            found.append(by_name["dask.threaded", n].over(by_name["threaded", n], "dask.threaded / threaded"))
-    return found
+    """How many times the processor time of ours the peers take that do the same, round by round."""
+    found = {(one.name, one.workers): one for one in series if one.metric == "processor"}
+    pairs = [("graphlib", "readiness", 1), *(("dask.threaded", "threaded", n) for n in THREADS)]
+    return [found[a, n].over(found[b, n], f"{a} / {b}") for a, b, n in pairs if (a, n) in found]
 
 
 @click.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -140,7 +131,7 @@ def ratios(series: list[Series]) -> list[Series]:
 @click.option("--json", "json_file", type=click.Path(dir_okay=False), help="Write the rows there; - is the output.")
 def main(operators: int, runs: int, dask_operators: int, json_file: str | None) -> None:
     """Nanoseconds per operator of readiness and dispatch, for operators that do nothing, beside peers."""
-    notes = ["time per operator; the ratios are of the rounds, each with its own"]
+    notes = ["time per operator, processor time over all threads; ratios are taken within a round"]
     dask_operators = min(operators, dask_operators)
     if dask_operators and importlib.util.find_spec("dask") is None:
         dask_operators, notes = 0, [*notes, NO_DASK]

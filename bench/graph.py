@@ -92,7 +92,7 @@ def main(operators: int, runs: int, json_file: str | None) -> None:
     """Nanoseconds per node of building, preparing, binding, running and freeing graphs of three sizes."""
     gc.collect()
     gc.freeze()  # what was imported is not looked at again, so that `free` counts the graph alone
-    notes = ["time per node, operators and blobs alike; the ratios are of the rounds, each with its own"]
+    notes = ["processor time per node, operators and blobs alike; ratios are taken within a round"]
     series = [one for case in CASES for one in compare(case, operators, runs)]
     if json_file != "-":
         show("graph", series, "nodes", notes)

@@ -92,16 +92,15 @@ def _idle_pairs(graph: Graph) -> list[str]:
 
 
 def _flatten(graph: Graph, order: list[Op], views: dict[Blob, View], idle: set[Op], lost: set[Blob]) -> Plan:
-    number = list(range(max(len(graph.ops), len(graph.blobs))))  # integers side by side in memory: a run is faster
     producers = [len(blob.producers) for blob in graph.blobs]
     waiting = [op.operation.external + len([blob for blob in op.inputs if blob.producers]) for op in graph.ops]
     return Plan(
         graph=graph,
-        order=tuple([number[op.index] for op in order]),
-        inputs=[tuple([number[blob.index] for blob in op.inputs]) for op in graph.ops],
-        outputs=[tuple([number[blob.index] for blob in op.outputs]) for op in graph.ops],
+        order=tuple([op.index for op in order]),
+        inputs=[tuple([blob.index for blob in op.inputs]) for op in graph.ops],
+        outputs=[tuple([blob.index for blob in op.outputs]) for op in graph.ops],
         producers=producers,
-        consumers=[[number[op.index] for op, _ in blob.consumers] for blob in graph.blobs],
+        consumers=[[op.index for op, _ in blob.consumers] for blob in graph.blobs],
         waiting=waiting,
         first=tuple(index for index, count in enumerate(waiting) if count == 0),
         external=tuple(op.index for op in graph.ops if op.operation.external),

@@ -99,6 +99,7 @@ def stages(settings: Settings) -> list[Stage]:
     build = models.MODELS[settings.model]
 
     def whole(batch: int, train: bool) -> Graph:
+        """The network itself."""
         return build(batch, dtype=settings.dtype, train=train)
 
     if settings.model != "autoencoder-digits":

@@ -47,8 +47,9 @@ def test_dispatch_has_a_row_for_every_contestant_and_case(tmp_path: Path) -> Non
     ours = [("counters", 1), ("readiness", 1), ("graphlib", 1), ("serial", 1), ("threaded", 1), ("threaded", 2)]
     dask = [] if WITHOUT_DASK else [("dask.threaded", 1), ("dask.threaded", 2)]
     ratios = [("graphlib / readiness", 1), *((f"{name} / threaded", workers) for name, workers in dask)]
-    expected = [(case, *contestant) for case in CASES for contestant in [*ours, *dask, *ratios]]
-    assert [(row["case"], row["name"], row["workers"]) for row in found] == expected
+    measured = [(*contestant, metric) for contestant in [*ours, *dask] for metric in ("processor", "wall")]
+    expected = [(case, *one) for case in CASES for one in [*measured, *((*ratio, "processor") for ratio in ratios)]]
+    assert [(row["case"], row["name"], row["workers"], row["metric"]) for row in found] == expected
     for row in found:
         assert row["unit"] == ("x" if " / " in row["name"] else "ns")
         assert row["items"] == (30 if row["name"].startswith("dask") else 230)
@@ -62,7 +63,7 @@ def test_dispatch_has_a_row_for_every_contestant_and_case(tmp_path: Path) -> Non
 def test_dispatch_leaves_dask_out_where_it_is_not_wanted(tmp_path: Path) -> None:
     found, _ = rows(tmp_path, "dispatch", "--operators", "3", "--dask-operators", "0", "--runs", "1")
     assert [row["name"] for row in found if "dask" in row["name"]] == []
-    assert len(found) == 7 * len(CASES)
+    assert len(found) == (2 * 6 + 1) * len(CASES)
 
 
 def test_graph_has_a_row_for_every_size_metric_and_case(tmp_path: Path) -> None:
@@ -76,7 +77,7 @@ def test_graph_has_a_row_for_every_size_metric_and_case(tmp_path: Path) -> None:
 
 def test_the_ratios_are_those_of_the_rounds(tmp_path: Path) -> None:
     found, _ = rows(tmp_path, "dispatch", "--operators", "50", "--dask-operators", "0", "--runs", "1")
-    chain = {row["name"]: row["median"] for row in found if row["case"] == "chain"}
+    chain = {row["name"]: row["median"] for row in found if (row["case"], row["metric"]) == ("chain", "processor")}
     assert chain["graphlib / readiness"] == chain["graphlib"] / chain["readiness"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from purine_ref.ops import ReLU, Scale
 from support import apply
 
 CHECKS = sorted({check for fault in ALL for check in fault.checks})
-FEWEST = 60
+FEWEST = 90
 """How many faults there are at least: one that is left out by mistake shows."""
 
 Record = Callable[[str, object], None]
@@ -58,19 +59,22 @@ def test_there_are_enough_and_each_says_what_is_wrong() -> None:
 # How faults are planted and judged
 
 
-def doubled() -> Fault:
-    """A fault that the suites notice, and a check that it does not concern."""
-    plant = around(Scale, "compute", lambda right, self, kernels, inputs, outputs: right(self, kernels, [2 * inputs[0]], outputs))
-    return Fault("doubled", "Everything is doubled.", plant, ("Scale: test_values_are_those_of_the_loops", "Scale: test_an_empty_batch_is_legal"))
+VALUES, EMPTY = "Scale: test_values_are_those_of_the_loops", "Scale: test_an_empty_batch_is_legal"
+"""A check that notices when `Scale` does too much, and one that does not."""
+
+
+def doubling(right: Any, self: Scale, kernels: Any, inputs: Any, outputs: Any) -> None:
+    right(self, kernels, [2 * inputs[0]], outputs)
 
 
 def test_only_the_checks_that_fail_are_killers() -> None:
-    assert list(judge(doubled())) == ["Scale: test_values_are_those_of_the_loops"]
+    fault = Fault("doubled", "Everything is doubled.", around(Scale, "compute", doubling), (EMPTY, VALUES))
+    assert list(judge(fault)) == [VALUES]
 
 
 def test_a_harmless_fault_survives() -> None:
     harmless = around(Scale, "compute", lambda right, *call: right(*call))
-    assert judge(Fault("none", "Nothing.", harmless, doubled().checks)) == {}
+    assert judge(Fault("none", "Nothing.", harmless, (EMPTY, VALUES))) == {}
 
 
 def test_a_fault_is_in_the_package_only_while_it_is_planted() -> None:
@@ -94,12 +98,9 @@ def test_a_kernel_stays_a_function_without_self() -> None:
 
 
 def test_an_error_of_the_fault_itself_is_no_kill() -> None:
-    with replaced(ReLU, "compute", _raises)(), pytest.raises(Misplanted, match=r"^ZeroDivisionError: .*$"):
+    no_function = around(ReLU, "compute", None)  # type: ignore[arg-type]
+    with no_function(), pytest.raises(Misplanted, match=r"^TypeError: 'NoneType' object is not callable$"):
         outcome(find("ReLU: test_values_are_those_of_the_loops"))
-
-
-def _raises(*call: object) -> None:
-    1 / 0
 
 
 @pytest.mark.parametrize(
@@ -127,4 +128,5 @@ def test_every_combination_of_parameters_is_called() -> None:
     @pytest.mark.parametrize(("b", "c"), [(3, 4), (5, 6)])
     def test(a: int, b: int, c: int) -> None: ...
 
-    assert [tuple(sorted(chosen.values())) for chosen in combinations(test)] == [(1, 3, 4), (2, 3, 4), (1, 5, 6), (2, 5, 6)]
+    called = {(chosen["a"], chosen["b"], chosen["c"]) for chosen in combinations(test)}
+    assert called == {(1, 3, 4), (2, 3, 4), (1, 5, 6), (2, 5, 6)}

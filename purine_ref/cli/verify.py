@@ -107,6 +107,7 @@ def verify(
         task = bar.add_task("verify", total=sum(len(job.schemes) * job.steps for job in planned), note="")
 
         def progress(row: Comparison) -> None:
+            """Advance the bar by one scheme's step."""
             bar.update(task, advance=1, note=f"{row.model} {row.dtype} {row.scheme}")
 
         for job in planned:

@@ -37,7 +37,7 @@ ROUNDING_KINDS = (*EXACT_KINDS, "sigmoid", "tanh", "lrn", "global_pool", "produc
 """All kinds of layers."""
 
 MOST_LAYERS = 7
-MOST_PLACES = 6
+MOST_PLACES = 8
 MOST_ELEMENTS = 400
 """A value larger than this gets no further layers, so that examples run fast."""
 
@@ -162,7 +162,7 @@ def compositions(draw: st.DrawFn, graph: Graph, layers: int) -> Composition:
     network = Network(graph)
     parts: list[Part] = []
     width = 1
-    for _ in range(draw(st.integers(1, 3))):
+    for _ in range(draw(st.sampled_from((1, 1, 2, 2, 3)))):
         if 2 * width > MOST_PLACES:
             break
         part = draw(st.sampled_from(PARTS))(draw, network.batch_size, layers, MOST_PLACES // width)
@@ -174,7 +174,7 @@ def compositions(draw: st.DrawFn, graph: Graph, layers: int) -> Composition:
         width *= refiner(part).width
     pool = POOLS[draw(st.sampled_from(list(POOLS)))]
     ordered = draw(st.permutations(pool))
-    alone = draw(st.integers(1, len(pool)))  # so many places are used before one is used again
+    alone = draw(st.sampled_from((len(pool), len(pool), min(2, len(pool)))))  # so many places are used before one is used again
     places = tuple(ordered[place % alone] for place in range(width))
     return Composition(tuple(parts), places, draw(st.sampled_from(("central", "tree", "ring"))))
 

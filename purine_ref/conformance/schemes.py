@@ -79,6 +79,7 @@ def register(form: str) -> Callable[[Parser], Parser]:
     name = form.partition(":")[0]
 
     def add(parser: Parser) -> Parser:
+        """Register the parser, and return it."""
         if name in _registered:
             raise ValueError(f"scheme {name!r} is registered already, as {_registered[name][0]!r}")
         _registered[name] = (form, parser)
@@ -137,11 +138,13 @@ def _scheme(text: str, parts: Sequence[Part], place: Place) -> Scheme:
     order = next((part.order for part in parts if part.order is not None), None)
 
     def composed(graph: Graph) -> Graph:
+        """The graph under the scheme."""
         if not refiners:
             return graph
         return compose(graph, refiners, place.locations(prod(r.width for r in refiners)), reduction=reduction)
 
     def opened(graph: Graph, seed: int) -> Session:
+        """A session of the graph under the scheme, at its place."""
         made = composed(graph)
         ranks = pipeline_ranks(made, order) if order is not None and isinstance(made, Composed) else None
         opening = place.open(made, seed, threads, ranks)

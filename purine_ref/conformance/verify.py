@@ -126,6 +126,7 @@ def comparable(executor: Executor) -> Iterator[str]:
     position = {index: place for place, index in enumerate(executor.plan.order)}
 
     def made(blob: Blob) -> tuple[int, int]:
+        """The place in the order of the operator that made the blob's value last."""
         producers = swapped_in.get(blob, blob).producers
         return max((position[op.index] for op, _ in producers), default=-1), blob.index
 

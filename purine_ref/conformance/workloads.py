@@ -28,6 +28,7 @@ def training_workload(model: str, dtype: str, batch: int, steps: int, seed: int)
     rate = np.array(LEARNING_RATE, dtype)
 
     def feeds(step: int) -> dict[str, Array]:
+        """Images and labels, if the graph has them, and the learning rate."""
         x, label = images(step)
         fed = {"x": x, "label": label, RATE: rate}
         return {name: array for name, array in fed.items() if name in graph}
@@ -50,10 +51,11 @@ def _images(graph: Graph, dtype: str, batch: int, seed: int) -> Callable[[int], 
         return lambda step: _drawn(x.shape, dtype, seed, step)
     data = load_digits(dtype)
     if batch > len(data.train_images):
-        raise ValueError(f"there are {len(data.train_images)} training images, got a batch of {batch}")
+        raise ValueError(f"there are {len(data.train_images)} training images, got {batch}")
     order = BatchOrder(len(data.train_images), batch, seed, drop_last=True)
 
     def chosen(step: int) -> tuple[Array, Array]:
+        """The batch of a step, in the order of `BatchOrder`."""
         indices = order.batch_indices(*order.place(step))
         return data.train_images[indices], data.train_labels[indices]
 

@@ -24,6 +24,7 @@ TWICE = "test_sc_01_one_blob_wired_twice"
 PRODUCERS = "test_sc_02_eight_producers_of_one_blob"
 ORDER = "test_sc_02_the_order_of_the_edges_is_the_order_of_the_sum"
 RAISES = "test_sc_04_an_operator_that_raises"
+FAN_OUT = "test_gradients: test_op_10_every_executor"
 SAME_BITS = "test_random_graphs: test_every_executor_gives_the_same_bits"
 
 
@@ -168,8 +169,26 @@ def in_order_of_arrival(right: Any, self: memory.Binding, blob: int) -> None:
     slots[0].array[...] = total
 
 
+def accumulated(right: Any, self: memory.Binding, blob: int) -> None:
+    """What the blob held after the last run is added to it."""
+    right(self, blob)
+    kept = self.__dict__.setdefault("kept", {})
+    total = self._slots[blob].array
+    total += kept.get(blob, 0)
+    kept[blob] = total.copy()
+
+
 def by_copying(self: Memory, current: Any, following: Any) -> None:
     self._slots[current.name][1].array[...] = self._slots[following.name][1].array
+
+
+def cut_once(whole: Any, view: Any) -> memory.Slot:
+    return memory.Slot(memory._cut(whole.array, view))
+
+
+def bound_for_ever(right: Any, self: memory.Binding, *arguments: Any) -> None:
+    right(self, *arguments)
+    self._lasting.clear()
 
 
 def swapping_first(right: Any, self: Executor, run: Any) -> None:
@@ -183,7 +202,7 @@ VALUES = [
         "additions: overwrite instead of add",
         "Of several producers the last one's contribution replaces the others'.",
         replaced(memory, "_add_up", overwritten),
-        (f"Linear: {GC_01}", f"Serial: {PRODUCERS}", f"Threaded: {PRODUCERS}", "test_gradients: test_op_10_every_executor"),
+        (f"Linear: {GC_01}", f"Serial: {PRODUCERS}", f"Threaded: {PRODUCERS}", FAN_OUT),
     ),
     Fault(
         "additions: last edge first",
@@ -198,6 +217,12 @@ VALUES = [
             around(memory.Binding, "call", noting_arrival), around(memory.Binding, "combine", in_order_of_arrival)
         ),
         ("Threaded: test_sc_02_the_order_of_the_sum_is_not_that_of_the_ends", SAME_BITS),
+    ),
+    Fault(
+        "additions: to what the last run left",
+        "A blob of several producers is not emptied between runs.",
+        around(memory.Binding, "combine", accumulated),
+        (f"Serial: {PRODUCERS}", f"Serial: {ORDER}", FAN_OUT),
     ),
     Fault(
         "swap: forgotten",
@@ -227,6 +252,18 @@ VALUES = [
             "Serial: test_r6_pairs_are_swapped_between_runs_and_not_copied",
             "test_optim: test_r6_a_pair_is_exchanged_and_not_copied",
         ),
+    ),
+    Fault(
+        "swap: operators keep the old arrays",
+        "Operators go on with the arrays that they had before the exchange.",
+        around(memory.Binding, "__init__", bound_for_ever),
+        ("Serial: test_r6_pairs_are_swapped_between_runs_and_not_copied", f"Serial: {AGAIN}"),
+    ),
+    Fault(
+        "swap: views stay behind",
+        "A view of a swapped blob shows the array that the blob had at first.",
+        replaced(memory, "Part", cut_once),
+        ("Serial: test_r6_a_view_follows_the_swap",),
     ),
     Fault(
         "swap: after a failure too",

@@ -9,6 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
+LOOPS = "test_values_are_those_of_the_loops"
+REFERENCE = "test_values_and_gradients_are_those_of_the_reference"
+SLOPES = "test_gradients_are_the_slopes_of_the_values"
+EXACT = "test_r10_integers_give_exact_results_within_the_certificate"
+"""Checks of the operations' suite that many faults name."""
+
 Plant = Callable[[], AbstractContextManager[object]]
 """Makes the context in which the fault is in the package."""
 

@@ -8,12 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from faults.fault import Fault, around, computing, misread, replaced
+from faults.fault import EXACT, LOOPS, REFERENCE, SLOPES, Fault, around, computing, misread, replaced
 from purine_ref._fast.geometry import divisors
 from purine_ref.devices.cpu import CpuKernels
 from purine_ref.ops import (
-    LRN,
-    AveragePool2d,
     Bias,
     BiasGradient,
     Conv2d,
@@ -23,18 +21,12 @@ from purine_ref.ops import (
     Linear,
     LinearWeightGradient,
     LRNGradient,
-    MaxPool2d,
     convolution,
     normalization,
     pooling,
 )
 
 Array = Any
-
-LOOPS = "test_values_are_those_of_the_loops"
-REFERENCE = "test_values_and_gradients_are_those_of_the_reference"
-SLOPES = "test_gradients_are_the_slopes_of_the_values"
-EXACT = "test_r10_integers_give_exact_results_within_the_certificate"
 
 
 # Convolution
@@ -164,7 +156,11 @@ PRODUCTS = [
         "inner product: weight gradient not transposed",
         "The elements of the weight gradient are in the order of its transpose.",
         computing(LinearWeightGradient, unturned),
-        (f"LinearWeightGradient: {LOOPS}", f"Linear: {SLOPES}", "test_gradients: test_op_18_a_weight_that_is_used_twice"),
+        (
+            f"LinearWeightGradient: {LOOPS}",
+            f"Linear: {SLOPES}",
+            "test_gradients: test_op_18_a_weight_that_is_used_twice",
+        ),
     ),
     Fault(
         "bias: wrong axis",
@@ -305,7 +301,11 @@ NORMALIZATIONS = [
         "LRN: alpha not divided by n",
         "The sum of squares is multiplied by alpha, however wide the window is.",
         replaced(normalization, "_scale", lambda op, kernels, x: op.k + op.alpha * kernels.window_sum(x * x, op.n)),
-        (f"LRN: {LOOPS}", f"LRNGradient: {REFERENCE}", "test_ops_normalization: test_op_06_alpha_is_divided_by_the_window"),
+        (
+            f"LRN: {LOOPS}",
+            f"LRNGradient: {REFERENCE}",
+            "test_ops_normalization: test_op_06_alpha_is_divided_by_the_window",
+        ),
     ),
     Fault(
         "LRN: backward without the neighbours' term",

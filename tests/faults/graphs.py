@@ -6,20 +6,16 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from faults.fault import Fault, around, replaced
+from faults.fault import SLOPES, Fault, around, replaced
 from purine_ref import gradients, hazards, plan
 from purine_ref.errors import CycleError
 from purine_ref.graph import Blob, Graph, Op
 
-LOOPS = "test_values_are_those_of_the_loops"
-SLOPES = "test_gradients_are_the_slopes_of_the_values"
-
-
 # Gradients
 
 
-def last_consumer_alone(right: Any, self: Any, operation: Any, inputs: Sequence[Blob], into: Sequence[int | None]) -> Any:
-    """A gradient that is there already gets a blob that nobody reads."""
+def last_consumer_alone(right: Any, self: Any, operation: Any, inputs: Sequence[Blob], into: Sequence[Any]) -> Any:
+    """The gradient that is there already stays in a blob that nobody reads."""
     found, graph = self._backward.found, self._backward.graph
     for blob in {self.inputs[index] for index in into if index is not None}:
         if blob in found:

@@ -21,10 +21,15 @@ def write(terminal: object, line: Callable[[str], None]) -> None:
     line(f"{'planted fault':{width}} | killed by")
     line(f"{'-' * width}-|-{'-' * 40}")
     for name, killers in rows.items():
-        for number, killer in enumerate(killers or ["none: IT SURVIVES"]):
-            line(f"{'' if number else name:{width}} | {killer}")
+        line(f"{name:{width}} | {_shown(killers)}")
     killed = sum(bool(killers) for killers in rows.values())
     line(f"planted faults: {killed} of {len(rows)} killed")
+
+
+def _shown(killers: list[str]) -> str:
+    """The first one, and how many more."""
+    more = f", and {len(killers) - 1} more" if len(killers) > 1 else ""
+    return f"{killers[0]}{more}" if killers else "nobody: IT SURVIVES"
 
 
 def _judged(stats: Mapping[str, list[object]]) -> dict[str, list[str]]:

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from faults.fault import Fault, around, computing, misread, replaced
+from faults.fault import EXACT, LOOPS, REFERENCE, Fault, around, computing, misread, replaced
 from purine_ref import training
 from purine_ref.data import BatchOrder
 from purine_ref.devices.cpu import CpuKernels
 from purine_ref.graph import Graph
 from purine_ref.ops import SGD, AdaGrad, Bernoulli, TorchSGD
-from dataclasses import replace
 
 Array = Any
-
-LOOPS = "test_values_are_those_of_the_loops"
-REFERENCE = "test_values_and_gradients_are_those_of_the_reference"
-EXACT = "test_r10_integers_give_exact_results_within_the_certificate"
 
 
 # Draws
@@ -37,6 +32,7 @@ def repeated(right: Any, seed: int, stream: str, iteration: int, start: int, cou
     return right(seed, stream, 0, start, count)
 
 
+SEED_AND_ITERATION = "Serial: test_r7_draws_depend_on_seed_and_iteration_alone"
 DRAWS_DIFFER = "test_ops_random: test_dp_09_seed_iteration_and_stream_each_change_the_draw"
 
 DRAWS = [
@@ -44,13 +40,13 @@ DRAWS = [
         "draws: seed ignored",
         "Runs of every seed draw the same.",
         around(CpuKernels, "philox", seedless),
-        (f"Bernoulli: {LOOPS}", f"Uniform: {LOOPS}", DRAWS_DIFFER, "Serial: test_r7_draws_depend_on_seed_and_iteration_alone"),
+        (f"Bernoulli: {LOOPS}", f"Uniform: {LOOPS}", DRAWS_DIFFER, SEED_AND_ITERATION),
     ),
     Fault(
         "draws: iteration ignored",
         "Every run draws what the first one drew.",
         around(CpuKernels, "philox", repeated),
-        (f"Bernoulli: {LOOPS}", f"Gaussian: {LOOPS}", DRAWS_DIFFER, "Serial: test_r7_draws_depend_on_seed_and_iteration_alone"),
+        (f"Bernoulli: {LOOPS}", f"Gaussian: {LOOPS}", DRAWS_DIFFER, SEED_AND_ITERATION),
     ),
     Fault(
         "draws: stream ignored",
@@ -87,6 +83,10 @@ def decay_last(self: SGD, weight: Array, gradient: Array, history: Array, rate: 
 def own_decay(right: Any, self: Graph, *arguments: Any, **keywords: Any) -> Any:
     """The multiplier that a parameter has for the decay is taken to be 1."""
     return right(self, *arguments, **{**keywords, "decay": 1.0})
+
+
+def caffe(right: Any, self: TorchSGD, *call: Any) -> None:
+    SGD(self.momentum, self.decay, self.multiplier).compute(*call)
 
 
 def last_square(self: AdaGrad, weight: Array, gradient: Array, squares: Array, rate: Array, *outputs: Array) -> None:
@@ -132,14 +132,18 @@ UPDATES = [
     Fault(
         "PyTorch's momentum: rate inside the history",
         "The update has Caffe's form.",
-        around(TorchSGD, "compute", lambda right, self, *call: SGD(self.momentum, self.decay, self.multiplier).compute(*call)),
+        around(TorchSGD, "compute", caffe),
         (f"TorchSGD: {LOOPS}", "test_optim: test_in_the_form_of_torch_it_acts_on_old_gradients_too"),
     ),
     Fault(
         "AdaGrad: squares not accumulated",
         "The step is divided by its own slope alone.",
         computing(AdaGrad, last_square),
-        (f"AdaGrad: {LOOPS}", f"AdaGrad: {REFERENCE}", "test_ops_values: test_adagrad_divides_by_the_root_of_all_squares"),
+        (
+            f"AdaGrad: {LOOPS}",
+            f"AdaGrad: {REFERENCE}",
+            "test_ops_values: test_adagrad_divides_by_the_root_of_all_squares",
+        ),
     ),
 ]
 
@@ -168,7 +172,10 @@ BETWEEN_RUNS = [
         "snapshot: histories lost",
         "A snapshot holds the parameters alone.",
         replaced(training, "_persistent", parameters_alone),
-        ("test_training: test_a_snapshot_holds_parameters_and_histories_and_nothing_else",),
+        (
+            "test_training: test_a_snapshot_holds_parameters_and_histories_and_nothing_else",
+            "test_training: test_dp_06_a_resumed_run_gives_the_bits_of_a_straight_one",
+        ),
     ),
     Fault(
         "snapshot: place in the data lost",
