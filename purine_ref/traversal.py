@@ -83,10 +83,14 @@ def prune(graph: Graph, wanted: Iterable[Blob], name: str | None = None) -> Grap
     for blob, new in twin.items():
         if blob.view is not None:
             new.view = replace(blob.view, parent=twin[blob.view.parent])
+    made: dict[Op, Op] = {}
     for op in graph.ops:
         if op in ops:
             ends = [[twin[blob] for blob in side] for side in (op.inputs, op.outputs)]
-            pruned.connect(ends[0], op.operation, ends[1], name=op.name, location=op.location, stream=op.stream)
+            of = made.get(op.of) if op.of is not None else None
+            made[op] = pruned.connect(
+                ends[0], op.operation, ends[1], name=op.name, location=op.location, stream=op.stream, of=of
+            )
     for current, following in graph.pairs:
         if current in twin and following in twin:
             pruned.swap(twin[current], twin[following])

@@ -21,13 +21,9 @@ from purine_ref.errors import ShapeError
 from purine_ref.operation import Axis, End, Operation
 from purine_ref.ops.axes import shape_of_part
 from purine_ref.ops.convolution import Conv2d, Conv2dDataGradient, Conv2dWeightGradient
+from purine_ref.ops.cross_entropy import SoftmaxCrossEntropy, SoftmaxCrossEntropyGradient
 from purine_ref.ops.linear import Bias, BiasGradient, Linear, LinearDataGradient, LinearWeightGradient
-from purine_ref.ops.loss import (
-    SoftmaxCrossEntropy,
-    SoftmaxCrossEntropyGradient,
-    SquaredError,
-    SquaredErrorGradient,
-)
+from purine_ref.ops.loss import SquaredError, SquaredErrorGradient
 from purine_ref.ops.metric import TopKAccuracy
 from purine_ref.ops.reduction import BroadcastTo, ReduceMean, ReduceSum
 from purine_ref.ops.shape import Reshape

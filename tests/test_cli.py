@@ -195,10 +195,9 @@ def test_verify_runs_every_model_in_every_dtype(capsys: pytest.CaptureFixture[st
     }
     assert {f"threads:{n}" for n in (1, 2, 4, 8)} <= {row["scheme"] for row in rows}
     others = [word for model in ("autoencoder-digits", "nin", "inception") for word in ("--model", model)]
-    code, _, _ = called(
-        capsys, "verify", *others, "--steps", "2", "--batch", "3", "--scheme", "threads:2", "--json", "r.json"
-    )
-    assert (code, read_json("r.json")["executed"]) == (0, 6)
+    short = ["--dtype", "float32", "--steps", "1", "--batch", "3", "--scheme", "threads:2"]
+    code, _, _ = called(capsys, "verify", *others, *short, "--json", "r.json")
+    assert (code, read_json("r.json")["executed"]) == (0, 3)
 
 
 @pytest.mark.usefixtures("registry")
@@ -380,6 +379,21 @@ def test_the_results_and_the_bar_share_a_terminal_line_by_line() -> None:
     assert re.search(r"(\n|\x1b\[2K)verdict: pass\r\n$", text)
 
 
+def test_json_is_alone_on_a_terminal_too() -> None:
+    with on_terminal("info", "--json", "-") as (process, ours):
+        text = read_terminal(ours).decode()
+        assert process.wait(WATCH) == 0
+    assert json.loads(text)["schema"] == "purine-ref/info/1"
+
+
+def test_the_bar_of_a_resumed_run_starts_where_that_stopped(in_tmp: Path) -> None:
+    subprocess.run([*PROGRAM, *SHORT_TRAIN, "--epochs", "2", "--save", "m.npz"], check=True, timeout=WATCH)
+    with on_terminal(*SHORT_TRAIN, "--epochs", "3", "--resume", "m.npz") as (process, ours):
+        counts = re.findall(r"(\d+)/24", read_terminal(ours).decode())
+        assert process.wait(WATCH) == 0
+    assert (counts[0], counts[-1]) == ("16", "24")
+
+
 def test_the_bar_stays_out_of_a_pipe() -> None:
     with on_terminal(*SHORT_TRAIN, "--epochs", "4", stdout=subprocess.PIPE) as (process, ours):
         assert process.stdout is not None
@@ -427,7 +441,7 @@ def test_sc_12_ctrl_c_ends_a_run_within_a_second(arguments: list[str], in_tmp: P
         assert snapshot.load(path).iteration > 0
 
 
-KILLED = [*SHORT_TRAIN, "--epochs", "100", "--seed", "3", "--save", "run.npz"]
+KILLED = [*SHORT_TRAIN, "--batch", "400", "--epochs", "100", "--seed", "3", "--save", "run.npz"]
 
 
 def killed_at_a_save(resume: Sequence[str], lines: int) -> None:
@@ -458,7 +472,7 @@ def test_dp_06_a_run_that_was_killed_again_and_again_ends_with_the_bits_of_one_t
     rng = np.random.default_rng(8)
     killed_after_a_line([], 2)
     reached = [snapshot.load("run.npz").epoch]
-    for kill in (killed_at_a_save, killed_after_a_line) * 3:
+    for kill in (killed_at_a_save, killed_after_a_line) * 2:
         kill(["--resume", "run.npz"], int(rng.integers(1, 4)))
         reached.append(snapshot.load("run.npz").epoch)
         for left in Path().glob("*.tmp"):

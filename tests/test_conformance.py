@@ -126,8 +126,9 @@ def test_schemes_are_written_as_a_name_and_a_number() -> None:
         ("", "no scheme ''; there are {forms}"),
         ("serial:1", "scheme 'serial:1' must be like 'serial': it takes no argument, got '1'"),
         *(
-            (f"threads:{n}", f"scheme 'threads:{n}' must be like 'threads:N': N must be an integer from 1 to 1024, got {n!r}")
+            (f"threads:{n}", f"scheme 'threads:{n}' must be like 'threads:N': {whole}, got {n!r}")
             for n in ("", "0", "1025", "-1", "2x", "1.5", "²", "٣", " 2")
+            for whole in ("N must be an integer from 1 to 1024",)
         ),
     ],
 )  # fmt: skip

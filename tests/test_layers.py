@@ -142,7 +142,8 @@ def test_a_convolution_layer_and_its_gradients_agree_with_torch() -> None:
 def test_a_linear_layer_agrees_with_torch() -> None:
     rng = np.random.default_rng(2)
     y = layers.linear(images(), 9, name="fc")
-    values = {name: rng.integers(-3, 4, y.graph[name].shape).astype("float64") for name in ("x", "fc/weight", "fc/bias")}
+    names = ("x", "fc/weight", "fc/bias")
+    values = {name: rng.integers(-3, 4, y.graph[name].shape).astype("float64") for name in names}
     with Serial(y.graph) as executor:
         executor.feed(values)
         executor.run()
@@ -248,7 +249,8 @@ def test_dropout_draws_a_mask_in_training_only() -> None:
     ("build", "kind", "message"),
     [
         (lambda x: layers.conv(x, 6, kernel=3, groups=3, name="c"), ShapeError,
-         r"layer 'c': expected an input \(N, C, H, W\) with C a multiple of the 3 groups, got 'x' float64\[5, 4, 7, 6\]"),
+         r"layer 'c': expected an input \(N, C, H, W\) with C a multiple of the 3 groups, "
+         r"got 'x' float64\[5, 4, 7, 6\]"),
         (lambda x: layers.conv(layers.flatten(x, name="flat"), 6, kernel=3, name="c"), ShapeError,
          r"layer 'c': expected an input \(N, C, H, W\) with C a multiple of the 1 groups, "
          r"got 'flat' float64\[5, 168\]"),

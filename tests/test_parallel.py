@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from hooks import bits
 from purine_ref import layers, optim
 from purine_ref.conformance.exact_feeds import ExactFeeds
 from purine_ref.conformance.session import Session, part_of
 from purine_ref.conformance.stand_ins import exact_form
 from purine_ref.devices import CpuDevice
 from purine_ref.errors import GraphError
-from purine_ref.executors import Serial, Threaded
+from purine_ref.executors import Serial, Simulated, Threaded
 from purine_ref.gradients import backward
 from purine_ref.graph import Blob, Graph
 from purine_ref.models import MODELS, training_graph
@@ -118,6 +119,40 @@ def test_r8_replicas_hold_the_same_bits_after_50_iterations(reduction: str) -> N
             assert len(held) == 3
             assert all(array.tobytes() == held[0].tobytes() for array in held)
             assert np.isfinite(held[0]).all()
+
+
+def test_r8_what_ends_first_changes_no_sum() -> None:
+    """In any order of the operators the bits are the same, though every other order of the terms gives others."""
+    graph = Graph("case")
+    x, w = graph.blob("x", (4, 3)), graph.blob("w", (5, 3), persistent=True)
+    (y,) = graph.apply(Linear(), [x, w], "y")
+    (loss,) = graph.apply(ReduceSum(), [y], "loss")
+    backward(loss, [w])
+    graph.apply(Scale(1.0), [graph["w/grad"]], "used")
+    values = np.outer([1e8, 1, -1e8, 3], [1, 2, 3]).astype("float32")
+    rng = np.random.default_rng(4)
+    for reduction in REDUCTIONS:
+        composed = compose(graph, [Data(4)], ranks(4), reduction=reduction)
+        found = set()
+        for _ in range(6):
+            order = Simulated(composed, seconds=rng.random(len(composed.ops)).tolist()).timeline.order
+            with Session(Serial(composed, order=order), graph) as session:
+                session.feed({"x": values, "w": np.ones((5, 3), "float32")})
+                session.run()
+                found.add(tuple(sorted(bits(session.executor).items())))
+        assert len(found) == 1, reduction
+
+
+@pytest.mark.parametrize("refiner", [Data(2), Model(2), Model(2, "input"), Pipeline(2, 2), Hybrid(2, 2)], ids=repr)
+def test_r7_pieces_of_parameters_begin_as_the_parts_of_the_serial_ones(refiner: Refiner) -> None:
+    graph = tiny()
+    composed = compose(graph, [refiner], ranks(refiner.width))
+    with Serial(graph, seed=6) as serial, Session(Serial(composed, seed=6), graph) as session:
+        for blob in graph.parameters:
+            whole = serial.fetch(blob.name)
+            assert whole.any() or blob.name.endswith("bias")
+            for piece, array in session.pieces(blob.name):
+                np.testing.assert_array_equal(array, part_of(whole, piece.box), blob.name)
 
 
 def test_a_composition_can_be_composed_again() -> None:
@@ -350,6 +385,18 @@ def test_several_edges_that_lie_differently_are_added_at_the_first_ones_places()
         for name in ("x/grad", "w/grad", "v/grad", "loss"):
             for piece, array in session.pieces(name):
                 np.testing.assert_array_equal(array, part_of(serial.fetch(name), piece.box), name)
+
+
+def test_krizhevskys_hybrid_divides_connected_weights_within_a_group() -> None:
+    """Of every convolution each place has all, of every fully connected layer the part that is its own in its group."""
+    composed = compose(tiny(), [Hybrid(2, 2)], ranks(4))
+    boxes = {
+        name: {piece.location.rank: piece.box[0] for piece in composed.pieces[name]}
+        for name in ("conv1/weight", "conv1/bias", "fc1/weight", "fc1/bias", "fc2/weight")
+    }
+    assert boxes["conv1/weight"] == boxes["conv1/bias"] == dict.fromkeys(range(4), (0, 7))
+    assert boxes["fc1/weight"] == boxes["fc1/bias"] == {0: (0, 5), 1: (5, 9), 2: (0, 5), 3: (5, 9)}
+    assert boxes["fc2/weight"] == {0: (0, 2), 1: (2, 4), 2: (0, 2), 3: (2, 4)}
 
 
 def test_phases_and_leaders() -> None:

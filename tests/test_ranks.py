@@ -308,15 +308,17 @@ def test_a_simulated_copy_between_ranks_takes_the_link_and_no_worker() -> None:
     for number in range(2):
         graph.apply(Copy(Location(1)), [x], f"there{number}")
     graph.apply(Copy(Location(0)), [y], "back")
-    graph.apply(Tanh(), [x], "beside")
+    for number in range(2):
+        graph.apply(Tanh(), [x], f"beside{number}")
     rates = Rates(network=1e6, latency=0.001)
     assert rates.seconds(graph.op("back")) == 4000 / 1e6 + 0.001
-    assert rates.seconds(graph.op("beside")) == Rates().seconds(graph.op("beside"))
-    timeline = simulate(prepare(graph), [1.0] * 4, threads=1)
+    assert rates.seconds(graph.op("beside0")) == Rates().seconds(graph.op("beside0"))
+    timeline = simulate(prepare(graph), [1.0] * 5, threads=2)
     assert [(span.op, span.lane, span.start) for span in timeline.spans] == [
         ("there0", "rank0>rank1", 0.0),
         ("back", "rank1>rank0", 0.0),
-        ("beside", "cpu", 0.0),
+        ("beside0", "cpu", 0.0),
+        ("beside1", "cpu", 0.0),
         ("there1", "rank0>rank1", 1.0),
     ]
 

@@ -7,12 +7,14 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
 import pytest
 
 from hooks import SHAPE, WATCH, Call, Gate, Trace, bits, fail_with, nothing, running
+from purine_ref.devices.virtual import VirtualMachine
 from purine_ref.errors import PeerLost
 from purine_ref.executors import Executor, Observer, Ranks, Serial, Threaded
 from purine_ref.executors.base import GRACE
@@ -222,6 +224,61 @@ def test_r12_a_run_that_ends_early_tells_the_peers(kind: Callable[..., Executor]
 
 
 @every_kind
+@pytest.mark.parametrize("kind", [Serial, partial(Threaded, threads=1)])
+def test_closing_a_run_that_only_waits_for_a_message(kind: Callable[..., Executor]) -> None:
+    graph, waits = Graph("idle"), threading.Event()
+    on(graph, 0, "z", [on(graph, 1, "y"), on(graph, 0, "x")])
+    hub = Hub([incoming(local_graph(graph, rank)) for rank in (0, 1)])
+
+    class Sees(Observer):
+        def finished(self, op: Op, at: float) -> None:
+            waits.set()
+
+    executor = kind(local_graph(graph, 0), transport=hub.transports[0], observer=Sees())
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(executor.run)
+        assert waits.wait(WATCH)
+        executor.close()
+        with pytest.raises(RuntimeError, match=r"^executor of graph 'idle' was closed while it ran(\n.*)?$"):
+            future.result(WATCH)
+    assert hub.lost == (0, "it was closed while it ran")
+
+
+def test_r12_an_interrupt_from_the_keyboard_is_told_to_the_peers(caplog: pytest.LogCaptureFixture) -> None:
+    gate, held = Gate(), [True]
+
+    def stuck() -> None:
+        if held[0]:
+            held[0] = False
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            gate()
+
+    graph = stuck_beside_a_waiting_rank(stuck)
+    hub = Hub([incoming(local_graph(graph, rank)) for rank in (0, 1)])
+    with Threaded(local_graph(graph, 0), transport=hub.transports[0]) as executor:
+        with caplog.at_level(logging.WARNING, "purine_ref"), pytest.raises(KeyboardInterrupt):
+            executor.run()
+        assert hub.lost == (0, "its run was interrupted")
+        gate.go.set()
+    caplog.clear()
+
+
+def test_r12_a_failure_that_an_asynchronous_device_reports_last_is_told_to_the_peers() -> None:
+    def fail() -> None:
+        raise ValueError("boom")
+
+    graph, device = Graph("device"), Location(0, 0)
+    x = graph.blob("x", SHAPE, "float64", device)
+    graph.connect([x], Call(fail), [graph.blob("y", SHAPE, "float64", device)], name="y")
+    hub = Hub([{}, {}])
+    machine = VirtualMachine()
+    with Serial(graph, transport=hub.transports[0], devices=machine.device) as executor:
+        with pytest.raises(ValueError, match=r"^boom\noperator 'y' \(Call\) at device0, inputs: x float64\[3, 2\]$"):
+            executor.run()
+    machine.close()
+    assert hub.lost == (0, "its run failed: ValueError: boom")
+
+
 def test_r12_no_message_outlives_a_failed_run(make: Make) -> None:
     """In the run that fails, and in that alone, rank 1 sends junk; it must not be taken for the next run's message."""
     graph, junk = Graph("stale"), [False]

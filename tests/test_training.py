@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ def stopped(settings: Settings, after: int) -> Snapshot:
 @pytest.mark.parametrize("model", list(DEFAULTS))
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_dp_06_a_resumed_run_gives_the_bits_of_a_straight_one(model: str, dtype: str, tmp_path: Path) -> None:
-    """DP-06: stopped in the middle of an epoch, through a file; losses, weights, histories, masks, place in the data."""
+    """DP-06: stopped within an epoch, through a file: losses, weights, histories, masks, and the place in the data."""
     settings = small(model, dtype=dtype)
     steps, want = trained(settings)
     after = len(steps) // 2 + 1
@@ -168,9 +168,8 @@ def test_a_batch_larger_than_the_data_is_all_of_it() -> None:
 def test_gc_02_everything_stays_float32_through_100_steps() -> None:
     """GC-02: rates come from a schedule in Python floats; what is kept and what is shown stays float32."""
     with trainer(small("nin-digits", epochs=25)) as run:
-        for count, _ in enumerate(run.steps(), 1):
-            assert {array.dtype.name for array in run.snapshot().arrays.values()} == {"float32"}
-        assert count == 100
+        kept = [{array.dtype.name for array in run.snapshot().arrays.values()} for _ in run.steps()]
+    assert kept == [{"float32"}] * 100
 
 
 def test_the_rate_cools_with_the_epochs_of_a_stage() -> None:
@@ -239,7 +238,9 @@ def test_a_place_that_the_run_does_not_pass_is_refused(place: dict[str, Any]) ->
 def test_a_snapshot_without_its_histories_is_refused() -> None:
     snapshot = stopped(small(), 1)
     weights_only = {name: array for name, array in snapshot.arrays.items() if not name.endswith("/history")}
-    with pytest.raises(Refused, match=r"^snapshot tensor 'fc1/weight/history': expected float32\[128, 64\], got none; .*$"):
+    with pytest.raises(
+        Refused, match=r"^snapshot tensor 'fc1/weight/history': expected float32\[128, 64\], got none; .*$"
+    ):
         trainer(small(), replace(snapshot, arrays=weights_only))
 
 
@@ -282,7 +283,7 @@ def test_the_autoencoder_learns_layer_by_layer_and_then_as_a_whole() -> None:
     assert list(errors) == ["layer 1", "layer 2", "layer 3", "all layers"]
     for stage, losses in errors.items():
         assert losses[-1] < 0.9 * losses[0], stage
-        assert sum(b < a for a, b in zip(losses, losses[1:], strict=False)) >= 5, stage
+        assert sum(after < before for before, after in pairwise(losses)) >= 5, stage
 
 
 def stage_layers(stage: int) -> set[str]:

@@ -22,7 +22,7 @@ from purine_ref.conformance.networks import places, refiners, require_fit, seria
 from purine_ref.conformance.running import open_session
 from purine_ref.conformance.session import Session, part_of
 from purine_ref.devices import CpuDevice
-from purine_ref.errors import GraphError, OperatorError
+from purine_ref.errors import GraphError, OperatorError, Refused
 from purine_ref.executors import Executor, Serial
 from purine_ref.graph import Blob, Graph
 from purine_ref.operation import Array
@@ -120,6 +120,8 @@ def _run(example: Example, graph: Graph, composed: Composed, judge: Judge | None
     with Serial(graph, seed=seed) as serial, Serial(composed, seed=seed, devices=lambda _: CpuDevice()) as reference:
         try:
             session = open_session(example, graph, composed)
+        except Refused as error:
+            return Verdict("unknown", "refused", str(error))
         except Exception as error:
             return Verdict("fail", "error", f"{type(error).__name__}: {error}")
         with session:

@@ -32,7 +32,7 @@ from purine_ref.ops import (
     Sum,
     Tanh,
 )
-from purine_ref.parallel import Data, Hybrid, Model, Network, Pipeline, Placed, Refiner
+from purine_ref.parallel import Composed, Data, Hybrid, Model, Network, Pipeline, Placed, Refiner, compose
 from purine_ref.parallel.composition import refined
 from purine_ref.tensor import Location
 from purine_ref.traversal import prune
@@ -162,6 +162,13 @@ def _add_loss(graph: Graph, loss: Loss, number: int, values: list[Blob]) -> Blob
 
 
 # Composition --------------------------------------------------------------------------------------------------------
+
+
+def composed_graph(example: Example) -> Composed:
+    """The composed graph of an example. Raises GraphError when the network cannot be built, or does not fit."""
+    return compose(
+        serial_graph(example), refiners(example), places(example), reduction=example.composition.reduction
+    )
 
 
 def refiners(example: Example) -> list[Refiner]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -66,6 +67,9 @@ class CpuDevice:
         """Nothing to wait for: all work is done when it is submitted."""
         return ()
 
+
+quiet = partial(np.errstate, all="ignore")
+"""A context for one thread, in which overflow and NaN are values like any other (section 3), and warn nobody."""
 
 _limit_lock = threading.Lock()
 _limiter: threadpoolctl.threadpool_limits | None = None  # guarded by _limit_lock; kept, so that the limit stays

@@ -15,7 +15,7 @@ import random
 import threading
 from collections.abc import Sequence
 
-from purine_ref.devices.cpu import CpuDevice
+from purine_ref.devices.cpu import CpuDevice, quiet
 from purine_ref.devices.races import Race, RaceDetector
 from purine_ref.devices.work import Event, UpstreamFailed, Work, noted
 from purine_ref.errors import GraphError
@@ -208,13 +208,17 @@ class _Queue:
         self._thread.join()
 
     def _serve(self) -> None:
-        while (task := self._tasks.get()) is not None:
-            work, event = task
-            ready = all([before.wait() for before in work.after]) and not self._failures
-            if self._longest > 0 and self._delays.random() < 0.25:
-                self._never.wait(self._delays.random() * self._longest)
-            event.set(failed=not (ready and self._done(work)))
-            del task, work, event
+        with quiet():
+            while (task := self._tasks.get()) is not None:
+                self._do(*task)
+                del task
+
+    def _do(self, work: Work, event: VirtualEvent) -> None:
+        """Wait for what the work needs, perhaps longer, and do it."""
+        ready = all([before.wait() for before in work.after]) and not self._failures
+        if self._longest > 0 and self._delays.random() < 0.25:
+            self._never.wait(self._delays.random() * self._longest)
+        event.set(failed=not (ready and self._done(work)))
 
     def _done(self, work: Work) -> bool:
         try:

@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Self
 
 from purine_ref.devices import Device, UpstreamFailed, device_for
-from purine_ref.devices.cpu import limit_blas
+from purine_ref.devices.cpu import limit_blas, quiet
 from purine_ref.errors import GraphError, PeerLost
 from purine_ref.executors.failures import one_error, tidy
 from purine_ref.executors.memory import Binding, Memory
@@ -113,7 +113,8 @@ class Executor(ABC):
             run.starting.acquire()
             self._run = run
         try:
-            self._start(run)
+            with quiet():
+                self._start(run)
         except BaseException:
             self._abandon(run)
             raise

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from purine_ref.devices.cpu import quiet
 from purine_ref.executors.base import Executor, Run
 from purine_ref.executors.lanes import Lane, Lanes
 from purine_ref.graph import Graph
@@ -72,6 +73,10 @@ class Threaded(Executor):
 
     def _work(self, lane: Lane) -> None:
         """One worker: take, compute, retire, until the executor closes. It never dies of an operator (rule R12)."""
+        with quiet():
+            self._serve(lane)
+
+    def _serve(self, lane: Lane) -> None:
         lanes = self._lanes
         with lanes.lock:
             task = lanes.take(lane)

@@ -10,7 +10,7 @@ from purine_ref.errors import OperatorError
 from purine_ref.operation import Array, Axis, Call, Cost, Kernels, Operation, Wiring, traffic
 from purine_ref.ops.axes import at
 from purine_ref.ops.loss import Loss
-from purine_ref.ops.softmax import exponentials, roundings_inside, variance_through
+from purine_ref.ops.softmax import exponentials, roundings_inside, sum_of_others, variance_through
 from purine_ref.rounding import FUNCTION, WIDE, gamma, roundings, sum_variance, uniform
 from purine_ref.tensor import Tensor
 
@@ -120,7 +120,7 @@ class SoftmaxCrossEntropy(_CrossEntropy):
         valid, rows, labels = self._valid_rows(xp, logits, label)
         _, powers, total = exponentials(self, xp, rows, 1)
         slope = powers / total
-        slope[xp.arange(len(labels)), labels] -= 1
+        slope[xp.arange(len(labels)), labels] = sum_of_others(xp, slope, 1)[xp.arange(len(labels)), labels]
         variance = xp.moveaxis(call.variances[0], 1, -1)[valid.reshape(label.shape)]
         return ((slope * slope * variance).sum() / self._divisor(len(labels)) ** 2,)
 

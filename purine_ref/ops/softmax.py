@@ -53,9 +53,19 @@ def roundings_inside(xp: Any, shifted: Array, powers: Array, total: Array, axis:
     return FUNCTION + sum_along(xp, powers * reach, axis) / total + shifted.shape[axis]
 
 
+def sum_of_others(xp: Any, x: Array, axis: int) -> Array:
+    """For each element, the sum of all others along `axis`, with nothing taken away: 1 - y would lose a y near 1."""
+    rows = xp.moveaxis(x, axis, -1)
+    others = xp.zeros(rows.shape)
+    others[..., 1:] = xp.cumsum(rows[..., :-1], axis=-1)
+    others[..., :-1] += xp.cumsum(rows[..., :0:-1], axis=-1)[..., ::-1]
+    return xp.moveaxis(others, -1, axis)
+
+
 def variance_through(xp: Any, y: Array, variance: Array, axis: int) -> Array:
     """What variance gives a softmax y along `axis`: the slopes are y_i ([i = j] - y_j)."""
-    return y * y * ((1 - 2 * y) * variance + sum_along(xp, y * y * variance, axis))
+    others = sum_of_others(xp, y, axis)
+    return y * y * (others * others * variance + sum_of_others(xp, y * y * variance, axis))
 
 
 @dataclass(frozen=True)
@@ -151,9 +161,8 @@ class SoftmaxGradient(_AlongAxisGradient):
         xp, (dy, y), variance = call.xp, call.inputs, call.variances[index]
         if index == 0:
             return (variance_through(xp, y, variance, self.axis),)
-        own = dy - sum_along(xp, dy * y, self.axis)
-        others = y * y * (sum_along(xp, dy * dy * variance, self.axis) - dy * dy * variance)
-        return ((own - y * dy) ** 2 * variance + xp.maximum(others, 0),)
+        own = dy - sum_along(xp, dy * y, self.axis) - y * dy
+        return (own * own * variance + y * y * sum_of_others(xp, dy * dy * variance, self.axis),)
 
 
 @dataclass(frozen=True)
@@ -182,7 +191,8 @@ class LogSoftmax(_AlongAxis):
     def spread(self, call: Call, index: int) -> tuple[Array, ...]:
         """The slopes are [i = j] - exp(y_j)."""
         xp, p, variance = call.xp, call.xp.exp(call.outputs[0]), call.variances[0]
-        return ((1 - 2 * p) * variance + sum_along(xp, p * p * variance, self.axis),)
+        others = sum_of_others(xp, p, self.axis)
+        return (others * others * variance + sum_of_others(xp, p * p * variance, self.axis),)
 
     def gradient(self, wiring: Wiring) -> None:
         """{ dy, y } >> LogSoftmaxGradient >> { dx }"""
@@ -219,4 +229,4 @@ class LogSoftmaxGradient(_AlongAxisGradient):
         p = xp.exp(y)
         if index == 1:
             return ((p * sum_along(xp, dy, self.axis)) ** 2 * variance,)
-        return ((1 - 2 * p) * variance + p * p * sum_along(xp, variance, self.axis),)
+        return (xp.expm1(y) ** 2 * variance + p * p * sum_of_others(xp, variance, self.axis),)

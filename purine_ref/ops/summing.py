@@ -47,7 +47,8 @@ class SummingOperation(Operation):
         xp, steps, y = call.xp, self.steps(call), call.outputs[0]
         squares = self.squared(call, [self._values(i, x, xp.square) for i, x in enumerate(call.inputs)])
         variance = sum_variance(steps.inner, y, squares, call.unit) + sum_variance(steps.wide, y, squares, WIDE)
-        return (variance + steps.final * uniform(roundings(xp, 1, y, call.unit)),)
+        underflow = xp.where(squares == 0, 0.0, steps.inner * uniform(least(call.unit)))
+        return (variance + underflow + steps.final * uniform(roundings(xp, 1, y, call.unit)),)
 
     def applied(self, call: Call, arrays: Sequence[Array]) -> Array:
         """The output for inputs that are `arrays`, in float64."""

@@ -50,8 +50,12 @@ class Data:
 
 
 def divide_samples(samples: int, count: int, sizes: Sequence[int] | None, what: str) -> list[tuple[int, int]]:
-    """Ranges of samples for `count` parts. Raises GraphError where a part would have no samples."""
+    """Ranges of samples for `count` parts.
+
+    Raises GraphError where a part would have no samples, and for `sizes` that are not `count`.
+    """
     if samples < count:
         raise GraphError(f"a batch of {samples} cannot be divided over {count} {what}: use fewer, or a larger batch")
+    if sizes is not None and (len(sizes) != count or min(sizes) < 1):
+        raise GraphError(f"{count} {what} need as many sizes of 1 or more, got {tuple(sizes)}")
     return divide(samples, count if sizes is None else sizes)
-

@@ -24,6 +24,8 @@ class Placed:
     patterns: Mapping[str, int]
 
     def __post_init__(self) -> None:
+        if self.width < 1:
+            raise GraphError(f"operators need 1 place or more, got {self.width}")
         for pattern, place in self.patterns.items():
             if not 0 <= place < self.width:
                 raise GraphError(f"pattern {pattern!r} has place {place}, but there are places 0 to {self.width - 1}")

@@ -14,13 +14,21 @@ from typing import Any
 from purine_ref.view.alignment import Alignment
 
 
+BETWEEN = 56.0
+"""The space between two bands."""
+
+
 @dataclass(frozen=True, slots=True)
 class Box:
-    """Something to place: its width; its row, from 0 at the top; its column: in a row, lesser ones lie to the left."""
+    """Something to place: its width; its row, from 0 at the top; its column: in a row, lesser ones lie to the left.
+
+    All of a lesser `band` lie to the left of all of a greater one; columns of one band are greater than of a lesser.
+    """
 
     width: float
     row: int
     column: int
+    band: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +42,14 @@ class Wire:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The x of every box's middle; and for every wire, from tail to head, the x at which it passes each row between."""
+    """The x of every box's middle; and for every wire, from tail to head, the x at which it passes each row between.
+
+    `bands` are the left and right sides of each band.
+    """
 
     x: list[float]
     passes: list[list[float]]
+    bands: dict[int, tuple[float, float]]
 
 
 def lay_out(boxes: Sequence[Box], wires: Sequence[Wire]) -> Layout:
@@ -46,10 +58,22 @@ def lay_out(boxes: Sequence[Box], wires: Sequence[Wire]) -> Layout:
     Raises ModuleNotFoundError, saying what to install, where igraph is missing.
     """
     grid = _Grid(boxes, wires)
-    x = Alignment([box.width for box in grid.boxes], grid.columns(), _order(grid), grid.links).x
-    left = min((x[index] - box.width / 2 for index, box in enumerate(grid.boxes)), default=0.0)
-    x = [place - left for place in x]
-    return Layout(x[: len(boxes)], [[x[dummy] for dummy in path] for path in grid.paths])
+    x = Alignment([box.width for box in grid.boxes], grid.columns(), _order(grid), grid.links_within_bands()).x
+    shifts, bands, left = {}, {}, 0.0
+    for band, (low, high) in _bands(grid.boxes, x).items():
+        shifts[band], bands[band] = left - low, (left, left + high - low)
+        left += high - low + BETWEEN
+    x = [place + shifts[box.band] for box, place in zip(grid.boxes, x, strict=True)]
+    return Layout(x[: len(boxes)], [[x[dummy] for dummy in path] for path in grid.paths], bands)
+
+
+def _bands(boxes: Sequence[Box], x: Sequence[float]) -> dict[int, tuple[float, float]]:
+    """The left and right sides of what each band has, the lesser bands first."""
+    ends: dict[int, tuple[float, float]] = {}
+    for box, middle in sorted(zip(boxes, x, strict=True), key=lambda pair: pair[0].band):
+        low, high = ends.get(box.band, (middle, middle))
+        ends[box.band] = (min(low, middle - box.width / 2), max(high, middle + box.width / 2))
+    return ends
 
 
 class _Grid:
@@ -57,7 +81,7 @@ class _Grid:
 
     def __init__(self, boxes: Sequence[Box], wires: Sequence[Wire]) -> None:
         self.boxes = list(boxes)
-        self._dummies: dict[tuple[Hashable, int, int], int] = {}
+        self._dummies: dict[tuple[Hashable, int, int, int], int] = {}
         self.paths = [self._path(wire) for wire in wires]
         pieces = (piece for wire, path in zip(wires, self.paths, strict=True) for piece in self._pieces(wire, path))
         self.links = sorted(set(pieces), key=lambda link: (self.boxes[link[0]].row, link))
@@ -66,16 +90,20 @@ class _Grid:
         """The column of every box."""
         return [box.column for box in self.boxes]
 
+    def links_within_bands(self) -> list[tuple[int, int]]:
+        """The links that say where a box goes in its band."""
+        return [(a, b) for a, b in self.links if self.boxes[a].band == self.boxes[b].band]
+
     def _path(self, wire: Wire) -> list[int]:
         tail, head = self.boxes[wire.tail], self.boxes[wire.head]
-        column = max(tail.column, head.column)
+        column, band = max((tail.column, tail.band), (head.column, head.band))
         step = 1 if tail.row < head.row else -1
-        return [self._dummy((wire.bundle, row, column)) for row in range(tail.row + step, head.row, step)]
+        return [self._dummy((wire.bundle, row, column, band)) for row in range(tail.row + step, head.row, step)]
 
-    def _dummy(self, key: tuple[Hashable, int, int]) -> int:
+    def _dummy(self, key: tuple[Hashable, int, int, int]) -> int:
         if key not in self._dummies:
             self._dummies[key] = len(self.boxes)
-            self.boxes.append(Box(0.0, key[1], key[2]))
+            self.boxes.append(Box(0.0, *key[1:]))
         return self._dummies[key]
 
     def _pieces(self, wire: Wire, path: list[int]) -> Iterator[tuple[int, int]]:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from purine_ref.graph import Blob, Graph, Op
+from purine_ref.parallel import Composed
+from purine_ref.parallel.pieces import place_name
 from purine_ref.tensor import Location
 
 Node = Blob | Op
@@ -66,15 +68,31 @@ def kinds(graph: Graph) -> dict[Node, Kind]:
     """The kind of every node.
 
     An operator that writes a gradient is of the gradient. One that reads a gradient without writing one, or writes a
-    value for the next run (the second of a swapped pair), is of the update. Every other is forward. A blob is of the
-    kind of what writes it; without a producer it is of the first kind, in their order, among its readers.
+    value for the next run (the second of a swapped pair), is of the update. Every other is forward. In a composed graph
+    an operator is of the kind of the serial one that it is a part of, and what moves or adds is of the kind of what
+    made the first thing that it moves. A blob is of the kind of what writes it; without a producer it is of the first
+    kind, in their order, among its readers.
     """
-    following = {blob for _, blob in graph.pairs}
-    found: dict[Node, Kind] = {op: _kind(op, following) for op in graph.ops}
+    found: dict[Node, Kind] = dict(_composed_kinds(graph) if isinstance(graph, Composed) else _op_kinds(graph))
     for blob in graph.blobs:
         around = [found[op] for op, _ in blob.producers or blob.consumers]
         first = next((kind for kind in Kind if kind in around), Kind.FORWARD)
         found[blob] = Kind.GRADIENT if is_gradient(blob) else first
+    return found
+
+
+def _op_kinds(graph: Graph) -> dict[Op, Kind]:
+    following = {blob for _, blob in graph.pairs}
+    return {op: _kind(op, following) for op in graph.ops}
+
+
+def _composed_kinds(graph: Composed) -> dict[Op, Kind]:
+    serial = _op_kinds(graph.serial)
+    found: dict[Op, Kind] = {}
+    for op in graph.ops:  # in the order of their making, which has what is moved before what moves it
+        makers = [producer for blob in op.inputs[:1] for producer, _ in blob.producers[:1] if producer in found]
+        moved = found[makers[0]] if makers else Kind.FORWARD
+        found[op] = serial[graph.origin[op][0]] if op in graph.origin else moved
     return found
 
 
@@ -87,8 +105,8 @@ def _kind(op: Op, following: set[Blob]) -> Kind:
 
 
 def node_names(graph: Graph) -> set[str]:
-    """The names of all blobs and operators."""
-    return {node.name for node in nodes(graph)}
+    """The names of all blobs and operators; of a composed graph, the serial graph's as well."""
+    return {node.name for node in nodes(graph)} | (node_names(graph.serial) if isinstance(graph, Composed) else set())
 
 
 def enclosing(name: str, names: Set[str]) -> str:
@@ -120,6 +138,15 @@ def place_colours(graph: Graph) -> dict[Location, str]:
 
 def _colour(hue: float) -> str:
     return "#" + "".join(f"{round(255 * part):02x}" for part in colorsys.hls_to_rgb(hue % 1, 0.36, 0.5))
+
+
+def shortened(node: Node, name: str, *, in_band: bool) -> str:
+    """A name without the operation at its end, before what says which part it is; in a place's band, without the place."""
+    if isinstance(node, Op):
+        name = re.sub(rf"/{re.escape(node.operation.name)}(?=[\[@]|$)", "", name, count=1)
+    if in_band:
+        name = re.sub(rf"@{place_name(node.location)}(?![d\d])", "", name, count=1)
+    return name
 
 
 def place_of(op: Op) -> str:

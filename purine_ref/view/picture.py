@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from purine_ref.graph import Blob, Graph, Op
-from purine_ref.tensor import Tensor
+from purine_ref.tensor import Location, Tensor
 from purine_ref.view.layout import Box, Wire, lay_out
-from purine_ref.view.parts import Edge, Kind, Node, edges, kinds, nodes, printable, scopes
+from purine_ref.view.parts import Edge, Kind, Node, edges, kinds, nodes, places, printable, scopes, shortened
 from purine_ref.view.rows import Rows, mirrored_rows, straight_rows
 
 HEIGHT = 50.0
@@ -72,13 +72,17 @@ class Stroke:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """All marks and strokes, and the size that holds them. `usual` is the dtype that labels leave out."""
+    """All marks and strokes, and the size that holds them. `usual` is the dtype that labels leave out.
+
+    `bands` are the left and right sides of each place's part, where there are several places.
+    """
 
     marks: tuple[Mark, ...]
     strokes: tuple[Stroke, ...]
     width: float
     height: float
     usual: str
+    bands: dict[Location, tuple[float, float]]
 
 
 def compose(graph: Graph, *, compress: bool) -> Picture:
@@ -97,6 +101,7 @@ class _Composer:
         self.compress = compress
         self.kinds = kinds(graph)
         self.scopes = scopes(graph) if compress else {}
+        self.bands = {place: number for number, place in enumerate(places(graph))} if compress else {}
         self.usual = usual_dtype(graph) if compress else ""
         self.rows = mirrored_rows(graph, self.kinds) if compress else straight_rows(graph)
         self.repeated = {blob for blob in graph.blobs if compress and _is_spread(blob, self.rows)}
@@ -117,8 +122,7 @@ class _Composer:
         labels = [self.label(node) for node, _ in self.stands]
         widths = [_width(node, label) for (node, _), label in zip(self.stands, labels, strict=True)]
         top = min((row for _, row in self.stands), default=0)
-        columns = [list(Kind).index(self.kinds[node]) if self.compress else 0 for node, _ in self.stands]
-        boxes = [Box(w, row - top, c) for w, (_, row), c in zip(widths, self.stands, columns, strict=True)]
+        boxes = [Box(w, row - top, *self.column(node)) for w, (node, row) in zip(widths, self.stands, strict=True)]
         index = {stand: i for i, stand in enumerate(self.stands)}
         wires = [Wire(index[a], index[b], _bundle(edge)) for edge, (a, b) in zip(self.edges, self.ends, strict=True)]
         layout = lay_out(boxes, wires)
@@ -130,14 +134,22 @@ class _Composer:
         sides = [mark.x + mark.width / 2 for mark in marks]
         width = max([*sides, *(x for stroke in strokes for x, _ in stroke.points)], default=0.0)
         height = middles[-1] + HEIGHT / 2 if middles else 0.0
-        return Picture(tuple(marks), tuple(strokes), width, height, self.usual)
+        bands = {place: layout.bands[i] for place, i in self.bands.items()} if len(self.bands) > 1 else {}
+        return Picture(tuple(marks), tuple(strokes), width, height, self.usual, bands)
+
+    def column(self, node: Node) -> tuple[int, int]:
+        """Its column, by place and then by kind, and its band, by place."""
+        if not self.compress:
+            return 0, 0
+        band = self.bands[node.location]
+        return band * len(Kind) + list(Kind).index(self.kinds[node]), band
 
     def label(self, node: Node) -> tuple[Line, ...]:
         """Scope, name within it, and shape or operation; compressed, without the operation at the end of a name."""
         scope = self.scopes.get(node, "")
         name = node.name[len(scope) + 1 :] if scope else node.name
+        name = shortened(node, name, in_band=len(self.bands) > 1) if self.compress else name
         if isinstance(node, Op):
-            name = name.removesuffix(f"/{node.operation.name}") if self.compress else name
             detail = node.operation.name
         else:
             detail = tensor_text(node.tensor, self.usual)

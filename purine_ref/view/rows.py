@@ -8,6 +8,7 @@ every edge goes to the next row. Updates follow their gradients upwards.
 from __future__ import annotations
 
 import heapq
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from purine_ref.graph import Blob, Graph
@@ -15,6 +16,12 @@ from purine_ref.traversal import topological_order
 from purine_ref.view.parts import Kind, Node
 
 Rows = dict[Node, int]
+
+_PART = r"(?=(?:[\[@].*)?$)"
+"""Before the end of a serial name: after it, a composed graph says which part, and where."""
+
+_GRADIENT = re.compile(f"/grad{_PART}", re.DOTALL)
+_LAST = re.compile(rf"/[^/\[@]*{_PART}", re.DOTALL)
 
 
 def before(node: Node) -> Sequence[Node]:
@@ -60,11 +67,15 @@ def mirrored_rows(graph: Graph, kinds: Mapping[Node, Kind]) -> Rows:
     rows = _longest_paths([node for node in order if kinds[node] is Kind.FORWARD])
     others = [node for node in order if kinds[node] is not Kind.FORWARD]
     models = _models(graph)
+    hanging: set[Node] = set()
     for node in others:
-        if before(node):
-            rows[node] = _upward_row(node, models.get(node), rows, kinds)
-    for node in others:
-        if not before(node):  # a source: below what reads it, since that lies upwards
+        model, ahead = models.get(node, node), before(node)
+        if not ahead or (model is node and all(tail in hanging for tail in ahead)):
+            hanging.add(node)
+        else:
+            rows[node] = _upward_row(node, model, rows, kinds)
+    for node in reversed(others):
+        if node in hanging:  # made of sources alone: below what reads it, since that lies upwards
             rows[node] = max((rows[head] for head in after(node) if head in rows), default=0) + 1
     return _from_the_top(rows)
 
@@ -98,15 +109,18 @@ def _hanging(rows: Rows) -> set[Node]:
 
 
 def _models(graph: Graph) -> dict[Node, Node]:
-    """What a gradient's node is named after: for `fc/y/grad` the blob `fc/y`, for `fc/Identity` the operator `fc`."""
+    """What a gradient's node is named after: for `fc/y/grad` the blob `fc/y`, for `fc/Identity` the operator `fc`.
+
+    In a composed graph it is the same part: for `fc/y/grad[0:3,:]@r1` the blob `fc/y[0:3,:]@r1`.
+    """
     blobs = {blob.name: blob for blob in graph.blobs}
     ops = {op.name: op for op in graph.ops}
-    named: list[tuple[Node, Node | None]] = [(blob, blobs.get(blob.name.removesuffix("/grad"))) for blob in graph.blobs]
-    named += [(op, ops.get(op.name.rpartition("/")[0])) for op in graph.ops]
+    named: list[tuple[Node, Node | None]] = [(blob, blobs.get(_GRADIENT.sub("", blob.name))) for blob in graph.blobs]
+    named += [(op, ops.get(_LAST.sub("", op.name))) for op in graph.ops]
     return {node: model for node, model in named if model is not None}
 
 
-def _upward_row(node: Node, model: Node | None, rows: Rows, kinds: Mapping[Node, Kind]) -> int:
+def _upward_row(node: Node, model: Node, rows: Rows, kinds: Mapping[Node, Kind]) -> int:
     """The row of its model, or the one above all that it needs of its own part, if that is higher."""
     own = [rows[tail] for tail in before(node) if tail in rows and kinds[tail] is not Kind.FORWARD]
     if model in rows and kinds[node] is Kind.GRADIENT and model is not node:

@@ -15,6 +15,8 @@ from purine_ref.view.picture import HEIGHT, Mark, Stroke, compose, line_spans
 
 _MARGIN = 24.0
 _LEAST_WIDTH = 640.0
+_AROUND = 14.0
+"""How far the ground of a place reaches beyond what is at the place."""
 
 _STYLE = """
 svg { font-family: Verdana, 'DejaVu Sans', 'Segoe UI', Helvetica, Arial, sans-serif }
@@ -27,8 +29,10 @@ text { fill: #1c2733; text-anchor: middle }
 .operator rect { stroke-width: 1.4 }
 .persistent ellipse { stroke-width: 2.6 }
 .again ellipse { stroke-dasharray: 4 3 }
+.band text { font-size: 14px; font-weight: bold; fill: inherit }
 .edge { fill: none; stroke: #56657a; stroke-width: 1.2; marker-end: url(#near) }
 .across { stroke: #aab5c3; marker-end: url(#far) }
+.moving { stroke: #1c2733; stroke-width: 2.4; marker-end: url(#near) }
 """
 
 
@@ -44,11 +48,12 @@ def svg(graph: Graph, *, compress: bool = True) -> str:
     picture = compose(graph, compress=compress)
     colours = place_colours(graph)
     lines = flow(entries(graph, picture, colours), max(picture.width, _LEAST_WIDTH))
-    header = (len(lines) + 1) * LINE + 2 * _MARGIN
+    header = (len(lines) + 1 + bool(picture.bands)) * LINE + 2 * _MARGIN
     width = max(picture.width, _LEAST_WIDTH) + 2 * _MARGIN
     root = _document(graph, width, header + picture.height + _MARGIN)
     root.append(_legend(graph, lines))
     body = SubElement(root, "g", transform=f"translate({_n(_MARGIN)} {_n(header)})")
+    body.extend([_band(*band, picture.height, colours) for band in picture.bands.items()])
     body.extend([_path(stroke) for stroke in sorted(picture.strokes, key=lambda stroke: not stroke.across)])
     body.extend([_group(mark, colours) for mark in picture.marks])
     ElementTree.indent(root, " ")
@@ -62,8 +67,9 @@ def _document(graph: Graph, width: float, height: float) -> Element:
     SubElement(root, "style").text = _STYLE
     definitions = SubElement(root, "defs")
     for name, colour in (("near", "#56657a"), ("far", "#aab5c3")):
-        box = {"viewBox": "0 0 8 8", "refX": "7.5", "refY": "4", "markerWidth": "7", "markerHeight": "7"}
-        marker = SubElement(definitions, "marker", {"id": name, "orient": "auto", **box})
+        box = {"viewBox": "0 0 8 8", "refX": "7.5", "refY": "4", "markerWidth": "8.4", "markerHeight": "8.4"}
+        looks = {"id": name, "orient": "auto", "markerUnits": "userSpaceOnUse", **box}
+        marker = SubElement(definitions, "marker", looks)
         SubElement(marker, "path", d="M0 0.8 L8 4 L0 7.2 z", fill=colour)
     SubElement(root, "rect", width="100%", height="100%", fill="#fff")
     return root
@@ -79,6 +85,18 @@ def _legend(graph: Graph, lines: list[list[tuple[float, Entry]]]) -> Element:
                 group.append(_swatch(entry, x, middle))
             words = SubElement(group, "text", x=_n(x + entry.indent), y=_n(middle + 4))
             words.text = entry.text
+    return group
+
+
+def _band(place: Location, sides: tuple[float, float], height: float, colours: Mapping[Location, str]) -> Element:
+    """The part of the drawing that is at one place: a tinted ground under its name."""
+    left, right = sides[0] - _AROUND, sides[1] + _AROUND
+    group = Element("g", {"class": "band"})
+    size = {"width": _n(right - left), "height": _n(height + 2 * _AROUND + LINE)}
+    corner = {"x": _n(left), "y": _n(-_AROUND - LINE), "rx": "10"}
+    SubElement(group, "rect", {**corner, **size, "fill": colours[place], "fill-opacity": "0.07"})
+    name = {"x": _n((left + right) / 2), "y": _n(-_AROUND - 6), "fill": colours[place]}
+    SubElement(group, "text", name).text = str(place)
     return group
 
 
@@ -104,7 +122,9 @@ def _path(stroke: Stroke) -> Element:
         else:
             bend = (y0 + y1) / 2 if y0 != y1 else y0 + HEIGHT / 2  # within one row: down into the gap and back
             parts.append(f"C{_n(x0)} {_n(bend)} {_n(x1)} {_n(bend)} {_n(x1)} {_n(y1)}")
-    path = Element("path", {"class": "edge across" if stroke.across else "edge", "d": "".join(parts)})
+    moving = stroke.edge.tail.location != stroke.edge.head.location
+    roles = ["edge", *["across"] * stroke.across, *["moving"] * moving]
+    path = Element("path", {"class": " ".join(roles), "d": "".join(parts)})
     SubElement(path, "title").text = f"{_titled(stroke.edge.tail)} → {_titled(stroke.edge.head)}"
     return path
 

@@ -1,7 +1,8 @@
 """The suites' own checks, by name, as functions without arguments that raise when they fail.
 
 A name is `WHERE: CHECK`. Where is an operation (the operations' suite, on all its cases and dtypes), an executor (the
-executors' suite), or a test module. Parameters are taken from the test's own marks, and all their combinations run.
+executors' suite), a transport (theirs), or a test module; or it is `verify` or `verify --exact`, and what follows is a
+model and a scheme, as for the command. Parameters are taken from the test's own marks, and all their combinations run.
 A property is searched with few examples, always the same.
 """
 
@@ -20,6 +21,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from purine_ref import ops
 from purine_ref.executors import Serial, Simulated, Threaded
+from purine_ref.transports import EARLY, Hub
 
 Check = Callable[[], None]
 
@@ -32,6 +34,9 @@ EXECUTORS: dict[str, tuple[str, Callable[..., Any]]] = {
     "Threaded": ("ConcurrentSuite", partial(Threaded, threads=WORKERS)),
 }
 """For each executor the suite that it must pass, and how it is made."""
+
+TRANSPORTS: dict[str, Callable[..., Any]] = {"InProcess": lambda incoming, early=EARLY: Hub(incoming, early=early).transports}
+"""How the transports of each kind are connected."""
 
 FEW = settings(
     max_examples=100,
@@ -53,6 +58,10 @@ def find(name: str) -> Check:
         suite, make = EXECUTORS[where]
         owner = getattr(importlib.import_module("suites.executors"), suite)()
         return partial(_call_all, _test(owner, check), {"make": make, "workers": WORKERS})
+    if where in TRANSPORTS:
+        return partial(_on_transport, TRANSPORTS[where], check)
+    if where in ("verify", "verify --exact"):
+        return partial(importlib.import_module("suites.schemes").agrees, *check.split(), exact=where != "verify")
     module = importlib.import_module(where)
     return partial(_call_all, _test(module, check), {})
 
@@ -74,6 +83,20 @@ def _on_operation(operation: str, name: str) -> None:
         raise LookupError(f"{name!r} applies to no case of {operation}")
     for row in rows:
         getattr(contract, name)(contract(), *row)
+
+
+def _on_transport(connect: Callable[..., Any], name: str) -> None:
+    """A check of the transports' suite, with transports that are closed afterwards, for every combination."""
+    suite = importlib.import_module("suites.transports")
+    test = _test(suite.TransportContract(), name)
+    wanted = inspect.signature(test).parameters
+    for parameters in combinations(test):
+        worlds = {fixture: connect(suite.all_to_all(world, (2, 5))) for fixture, world in (("pair", 2), ("three", 3))}
+        known = {"connect": connect, **worlds, **parameters}
+        test(**{name: known[name] for name in wanted})
+        for transports in worlds.values():
+            for transport in transports:
+                transport.close()
 
 
 def _call_all(test: Callable[..., object], fixtures: dict[str, object]) -> None:

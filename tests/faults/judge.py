@@ -1,7 +1,8 @@
 """Runs the checks of a fault while it is planted, and says of each whether it failed, and why.
 
-Run as a module, `python -m faults.judge NAME`, it judges one fault and prints a line of JSON for each check. A check
-that takes longer than `LIMIT` ends that process; no check takes a tenth of it when nothing is planted.
+Run as a module, `python -m faults.judge NAME CHECK ...`, it plants one fault, or nothing for an empty name, and prints
+a line of JSON when a check begins and when it ends. A check that takes longer than `LIMIT` ends that process; none
+takes a tenth of it when nothing is planted.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import os
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,7 @@ def outcome(check: Callable[[], None]) -> str | None:
 def judge(fault: Fault) -> dict[str, str]:
     """The checks of the fault that fail while it is planted, each with the reason."""
     if fault.isolated:
-        return _judge_in_a_process(fault.name)
+        return judge_in_a_process(fault.name, fault.checks)
     checks = {name: find(name) for name in fault.checks}
     with fault.plant():
         told = {name: outcome(check) for name, check in checks.items()}
@@ -67,32 +68,35 @@ def _raised_here(error: BaseException) -> bool:
     return bool(frames) and Path(frames[-1].filename).parent == HERE
 
 
-def _judge_in_a_process(name: str) -> dict[str, str]:
-    """What `main` prints; the check that it was at when its time was over did not end."""
-    paths = [str(HERE.parent), str(HERE.parent.parent), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    command = [sys.executable, "-m", "faults.judge", name]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=20 * LIMIT, check=False)
+def judge_in_a_process(name: str, checks: Sequence[str]) -> dict[str, str]:
+    """The checks that fail in a process of their own, each with the reason, while the fault of that name is planted.
+
+    The check that the process was at when its time was over did not end. Raises Misplanted when no check could begin.
+    """
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, "-m", "faults.judge", name, *checks]
+    most = 20 * LIMIT * len(checks)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=most, check=False)
     lines = [json.loads(line) for line in done.stdout.splitlines()]
-    begun = {line["check"]: line.get("reason", TIME_OUT) for line in lines}
-    if not begun or (done.returncode and TIME_OUT not in begun.values()):
+    told = {line["check"]: line.get("reason", TIME_OUT) for line in lines}
+    if not told or (done.returncode and TIME_OUT not in told.values()):
         raise Misplanted(f"fault {name!r} could not be judged:\n{done.stderr}")
-    return {check: reason for check, reason in begun.items() if reason is not None}
+    return {check: reason for check, reason in told.items() if reason is not None}
 
 
-def main(name: str) -> None:
-    """Judge one fault in this process: before each check its name is printed, and afterwards also what it raised."""
-    [fault] = [fault for fault in ALL if fault.name == name]
-    checks = {name: find(name) for name in fault.checks}
-    with fault.plant():
-        for name, check in checks.items():
-            print(json.dumps({"check": name}), flush=True)
+def main(name: str, *names: str) -> None:
+    """Judge one fault in this process by the checks of these names."""
+    checks = {check: find(check) for check in names}
+    plants = {fault.name: fault.plant for fault in ALL} | {"": contextlib.nullcontext}
+    with plants[name]():
+        for check, call in checks.items():
+            print(json.dumps({"check": check}), flush=True)
             faulthandler.dump_traceback_later(LIMIT, exit=True)
-            reason = outcome(check)
+            reason = outcome(call)
             faulthandler.cancel_dump_traceback_later()
-            print(json.dumps({"check": name, "reason": reason}), flush=True)
+            print(json.dumps({"check": check, "reason": reason}), flush=True)
     os._exit(0)  # a fault may have left threads behind that nobody can wait for
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

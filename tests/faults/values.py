@@ -174,10 +174,9 @@ LOSSES = [
 def one_after_the_other(right: Any, xp: Any, x: Array, axes: Any) -> Array:
     """A running sum in the dtype of x."""
     kept = [axis for axis in range(x.ndim) if axis not in axes]
-    total = np.zeros([x.shape[axis] for axis in kept], x.dtype)
-    for part in np.moveaxis(x, kept, range(len(kept))).reshape(*total.shape, -1).transpose(-1, *range(len(kept))):
-        total += part
-    return total
+    shape = [x.shape[axis] for axis in kept]
+    rows = np.moveaxis(x, kept, range(len(kept))).reshape(*shape, -1)
+    return np.cumsum(rows, axis=-1, dtype=x.dtype)[..., -1]
 
 
 def backwards(right: Any, self: Sum, kernels: Any, inputs: Any, outputs: Any) -> None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -74,10 +74,17 @@ def receive(transport: Transport, peer: int, tag: int, iteration: int = 0, tenso
 @contextmanager
 def beside(action: Callable[..., Any], *arguments: Any) -> Iterator[Future[Any]]:
     """`action` goes on, on a thread of its own, while the block does; it must have ended soon after."""
-    with ThreadPoolExecutor(1) as pool:
-        future = pool.submit(action, *arguments)
-        yield future
-        future.exception(WATCH)
+    future: Future[Any] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(action(*arguments))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=work, daemon=True).start()  # one that hangs keeps nobody
+    yield future
+    future.exception(WATCH)
 
 
 def all_to_all(world: int, tags: Sequence[int] = (0,), tensor: Tensor = VECTOR) -> list[dict[Route, Tensor]]:
@@ -284,8 +291,7 @@ class TransportContract:
         sender, receiver = connect([{}, {(0, 2): VECTOR, (0, 5): VECTOR}], early=1)
         sender.send(1, 2, 0, vector(1))
         call = expect(receiver, 0, 5)
-        with beside(sender.send, 1, 2, 1, vector(2)):
-            sender.send(1, 5, 0, vector(3))
+        with beside(sender.send, 1, 2, 1, vector(2)), beside(sender.send, 1, 5, 0, vector(3)):
             call.wait()
             np.testing.assert_array_equal(take(receiver, 0, 5), vector(3))
             for iteration in (0, 1):
@@ -304,8 +310,9 @@ class TransportContract:
 
     def test_peers_do_not_take_each_others_room(self, connect: Connect) -> None:
         transports = connect(all_to_all(3, (2,)), early=1)
-        transports[0].send(2, 2, 0, vector(1))
-        transports[1].send(2, 2, 0, vector(2))
+        for rank in (0, 1):
+            with beside(transports[rank].send, 2, 2, 0, vector(rank + 1)) as sending:
+                sending.result(WATCH)
         np.testing.assert_array_equal(receive(transports[2], 0, 2), vector(1))
         np.testing.assert_array_equal(receive(transports[2], 1, 2), vector(2))
         for transport in transports:
@@ -584,8 +591,9 @@ class TransportContract:
                     got = take(transport, peer, tag, iteration)
                     np.testing.assert_array_equal(got, value(peer, transport.rank, tag, iteration))
 
-        with ThreadPoolExecutor(16) as pool:
-            for future in [pool.submit(work, transport, tag) for transport in transports for tag in tags]:
+        with ExitStack() as stack:
+            futures = [stack.enter_context(beside(work, one, tag)) for one in transports for tag in tags]
+            for future in futures:
                 future.result(WATCH)
         for transport in transports:
             transport.close()
@@ -604,8 +612,9 @@ class TransportContract:
                 held = take(transport, (transport.rank - 1) % 4, 2, iteration)
             return held
 
-        with ThreadPoolExecutor(4) as pool:
-            ends = [future.result(WATCH) for future in [pool.submit(work, one) for one in transports]]
+        with ExitStack() as stack:
+            futures = [stack.enter_context(beside(work, transport)) for transport in transports]
+            ends = [future.result(WATCH) for future in futures]
         for rank, end in enumerate(ends):
             np.testing.assert_array_equal(end, vector(rank))
         for transport in transports:
