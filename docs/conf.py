@@ -1,17 +1,22 @@
 """Sphinx reads this: Markdown by MyST, the furo theme, and API pages from docstrings.
 
-The page `api.md` is written anew at every build: every module, in the order of the table in `architecture.md`.
+At every build the page `api.md` is written anew: every module, in the order of the table in `architecture.md`. So are
+the pictures and tables of the pages in `schemes/`, by `scheme_figures.py`.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import purine_ref
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+import scheme_figures  # noqa: E402  - it lies beside this file
 
 project = "purine_ref"
 author = "the purine_ref authors"
@@ -19,7 +24,7 @@ copyright = author
 version = release = purine_ref.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "schemes/made"]
 html_theme = "furo"
 html_title = f"purine_ref {version}"
 
@@ -68,4 +73,5 @@ def write_api_page(*_: object) -> None:
 def setup(app: Any) -> None:
     """Called by Sphinx."""
     app.connect("config-inited", write_api_page)
+    app.connect("config-inited", lambda *_: scheme_figures.write_all())
     app.connect("autodoc-process-docstring", to_restructured_text)

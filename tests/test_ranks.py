@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,9 +17,10 @@ from purine_ref.executors import Executor, Observer, Ranks, Rates, Serial, Simul
 from purine_ref.graph import Graph, Op
 from purine_ref.ops import Bernoulli, Copy, Gaussian, Identity, Scale, Sum, Tanh
 from purine_ref.parallel import Data, compose
-from purine_ref.parallel.ranks import incoming, local_graph, world
+from purine_ref.parallel.ranks import crosses, incoming, local_graph, world
 from purine_ref.plan import prepare
-from purine_ref.tensor import Location
+from purine_ref.schedule import Schedule
+from purine_ref.tensor import Location, Tensor
 from purine_ref.transports import Hub
 from ranked import every_kind, exchange, hasty, moved, on, serial_bits, training, triangle
 from suites.executors import ConcurrentSuite, ExecutorSuite, Make
@@ -168,22 +170,34 @@ def test_ranks_that_nobody_holds_back_run_ahead_of_each_other() -> None:
     assert got == serial_bits(graph, 40, seed=4)
 
 
+def random_order(graph: Graph, rng: np.random.Generator) -> list[str]:
+    """All operators' names, in a topological order."""
+    schedule = Schedule(prepare(graph))
+    ready, order = list(schedule.ready()), []
+    while ready:
+        op = ready.pop(int(rng.integers(len(ready))))
+        order.append(graph.ops[op].name)
+        ready += schedule.done(op)
+    return order
+
+
 @pytest.mark.parametrize("executor", [Serial, Threaded])
 def test_an_order_of_the_whole_graph_is_replayed(executor: Callable[..., Executor]) -> None:
-    graph = training()
+    graph = exchange(3, 2)
+    for rank in range(3):
+        for number in range(4):
+            on(graph, rank, f"beside{rank}.{number}")
     rng = np.random.default_rng(5)
     for _ in range(5):
-        order = Simulated(graph, seconds=rng.random(len(graph.ops)).tolist()).timeline.order
-        trace = Trace()
-        with Ranks(graph, executor=executor, order=order, seed=4, observer=trace) as ranks:
+        order, trace = random_order(graph, rng), Trace()
+        with Ranks(graph, executor=executor, order=order, observer=trace) as ranks:
             ranks.run()
-            assert bits(ranks) == serial_bits(graph, 1, seed=4)
+            assert bits(ranks) == serial_bits(graph)
         if executor is Serial:
             for rank in range(3):
-                local = {op.name for op in local_graph(graph, rank).ops}
-                want = [name for name in order if name in local]
-                own = [name for name in trace.names("started") if name in local]
-                assert [name for name in own if own.count(name) == 1] == [n for n in want if own.count(n) == 1]
+                computed = {op.name for op in graph.ops if op.location.rank == rank and not crosses(op)}
+                own = [name for name in trace.names("started") if name in computed]
+                assert own == [name for name in order if name in computed]
 
 
 def test_priorities_of_the_whole_graph_are_each_ranks() -> None:
@@ -281,6 +295,17 @@ def test_what_cannot_be_run_is_refused_and_leaves_no_thread() -> None:
     graph.apply(Copy(Location(1)), [graph.blob("x", (2, 3), location=Location(0, 0))], "y")
     with pytest.raises(GraphError, match=r"^operator 'y' .+ only memory of CPUs is sent from rank to rank, .+$"):
         Ranks(graph, devices=lambda place: CpuDevice())
+    assert threading.active_count() == before
+
+
+def test_a_rank_without_memory_leaves_no_thread_of_another() -> None:
+    class FullDevice(CpuDevice):
+        def allocate(self, tensor: Tensor, name: str = "") -> Any:
+            raise MemoryError(f"no room for {name}")
+
+    before = threading.active_count()
+    with pytest.raises(MemoryError, match=r"^no room for start2$"):
+        Ranks(exchange(3), devices=lambda place: FullDevice() if place.rank == 2 else CpuDevice())
     assert threading.active_count() == before
 
 

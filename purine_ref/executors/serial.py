@@ -29,7 +29,13 @@ class Serial(Executor):
         ready.extend(run.schedule.ready())
         arrived: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._listen(run, arrived.put)
-        while (op := self._next(run, ready, arrived)) is not None:
+        while not run.halted:
+            op = ready.pop()
+            if op is None:
+                if not run.schedule.awaits():
+                    return
+                self._receive(run, ready, arrived)
+                continue
             error = self._execute(run, op)
             complete = [] if error else run.schedule.finish(op)
             error = error or self._combine(op, complete)
@@ -38,17 +44,12 @@ class Serial(Executor):
                 return
             ready.extend(run.schedule.release(op, complete))
 
-    def _next(self, run: Run, ready: ReadyQueue, arrived: queue.SimpleQueue[int]) -> int | None:
-        """The next operator to run, waiting for a message if need be; None when there is none, or the run must end."""
-        while not run.halted:
-            op = ready.pop()
-            if op is not None or not run.schedule.awaits():
-                return op
-            try:
-                ready.extend(run.schedule.arrive(arrived.get(timeout=PATIENCE)))
-            except queue.Empty:
-                pass  # look for signals and whether the run must end, and wait again
-        return None
+    def _receive(self, run: Run, ready: ReadyQueue, arrived: queue.SimpleQueue[int]) -> None:
+        """Wait for the next message, or until it is time to look for signals and whether the run must end."""
+        try:
+            ready.extend(run.schedule.arrive(arrived.get(timeout=PATIENCE)))
+        except queue.Empty:
+            pass
 
     def _wait(self, run: Run) -> None:
         """Nothing to wait for: `_start` returns when all is done."""
