@@ -10,13 +10,13 @@ A graph is built by one thread; when it is complete, any number may read it.
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 from purine_ref.errors import GraphError, ShapeError
+from purine_ref.names import checked_name, nearest
 from purine_ref.operation import Operation, RandomOperation
 from purine_ref.tensor import Location, Tensor, as_shape
 
@@ -130,7 +130,7 @@ class Graph:
     def scope(self, name: str | None) -> Iterator[None]:
         """Within it, `name/` precedes the names of new blobs and operators; scopes nest, and None is the root."""
         outer = self._scope
-        self._scope = "" if name is None else f"{outer}{_checked_name(name)}/"
+        self._scope = "" if name is None else f"{outer}{checked_name(name)}/"
         try:
             yield
         finally:
@@ -140,7 +140,7 @@ class Graph:
         """The blob of that full name. Raises GraphError, with close names, when there is none."""
         blob = self._blob_names.get(name)
         if blob is None:
-            raise GraphError(f"graph {self.name!r} has no blob {name!r}{_nearest(name, self._blob_names)}")
+            raise GraphError(f"graph {self.name!r} has no blob {name!r}{nearest(name, self._blob_names)}")
         return blob
 
     def __contains__(self, name: object) -> bool:
@@ -150,7 +150,7 @@ class Graph:
         """The operator of that full name. Raises GraphError, with close names, when there is none."""
         op = self._op_names.get(name)
         if op is None:
-            raise GraphError(f"graph {self.name!r} has no operator {name!r}{_nearest(name, self._op_names)}")
+            raise GraphError(f"graph {self.name!r} has no operator {name!r}{nearest(name, self._op_names)}")
         return op
 
     def free_name(self, name: str) -> str:
@@ -174,7 +174,7 @@ class Graph:
     ) -> Blob:
         """A new blob. Raises GraphError for a name that is taken or malformed, ShapeError for a bad shape or dtype."""
         tensor = Tensor(as_shape(shape), dtype, location or _HERE)
-        return self._new_blob(self._scope + _checked_name(name), tensor, persistent)
+        return self._new_blob(self._scope + checked_name(name), tensor, persistent)
 
     def _new_blob(self, full_name: str, tensor: Tensor, persistent: bool = False) -> Blob:
         if full_name in self._blob_names:
@@ -224,13 +224,15 @@ class Graph:
         self._require_own((parent,), "view")
         whole = tuple((0, n) for n in parent.shape)
         bounds = whole if box is None else tuple((int(a), int(b)) for a, b in box)
-        if len(bounds) != len(whole) or any(not 0 <= a <= b <= n for (a, b), (_, n) in zip(bounds, whole, strict=False)):
+        inside = (0 <= a <= b <= n for (a, b), (_, n) in zip(bounds, whole, strict=False))
+        if len(bounds) != len(whole) or not all(inside):
             raise ShapeError(f"view {name!r}: box {bounds} does not lie in {parent.name!r} of shape {parent.shape}")
         inner = tuple(b - a for a, b in bounds)
         tensor = Tensor(inner if shape is None else as_shape(shape), parent.dtype, parent.location)
         if tensor.size != Tensor(inner).size:
-            raise ShapeError(f"view {name!r}: {inner} of {parent.name!r} cannot be seen as {tensor.shape}: sizes differ")
-        blob = self._new_blob(self._scope + _checked_name(name), tensor)
+            seen = f"{inner} of {parent.name!r} cannot be seen as {tensor.shape}"
+            raise ShapeError(f"view {name!r}: {seen}: sizes differ")
+        blob = self._new_blob(self._scope + checked_name(name), tensor)
         blob.view = View(parent, bounds, tensor.shape)
         return blob
 
@@ -258,7 +260,8 @@ class Graph:
         if isinstance(operation, RandomOperation) and not operation.stream:
             operation = replace(operation, stream=full_name)  # type: ignore[type-var]
         self._check_outputs(full_name, operation, inputs, outputs)
-        return self._join(Op(self, len(self.ops), full_name, operation, tuple(inputs), tuple(outputs), place, stream, of))
+        ends = tuple(inputs), tuple(outputs)
+        return self._join(Op(self, len(self.ops), full_name, operation, *ends, place, stream, of))
 
     def apply(
         self,
@@ -276,7 +279,7 @@ class Graph:
         tensors = self._infer(self._scope + name, operation, inputs)
         names = [name if i == 0 else f"{name}.{i}" for i in range(len(tensors))]
         outputs = tuple(
-            self._new_blob(self._scope + _checked_name(n), t.at(target)) for n, t in zip(names, tensors, strict=True)
+            self._new_blob(self._scope + checked_name(n), t.at(target)) for n, t in zip(names, tensors, strict=True)
         )
         self.connect(inputs, operation, outputs, name=name, location=place, stream=stream)
         return outputs
@@ -288,7 +291,8 @@ class Graph:
             raise GraphError(f"swap needs two blobs of one description, got {current!r} and {following!r}")
         for blob in (current, following):
             if blob.view or blob in self._paired:
-                raise GraphError(f"swap of {current.name!r} and {following.name!r}: {blob.name!r} is a view or in a pair")
+                pair = f"{current.name!r} and {following.name!r}"
+                raise GraphError(f"swap of {pair}: {blob.name!r} is a view or in a pair")
             blob.persistent = True
         self._paired |= {current, following}
         self.pairs.append((current, following))
@@ -312,9 +316,10 @@ class Graph:
                 number += 1
                 name = f"{base}.{number}"
             return name
-        full_name = self._scope + _checked_name(name)
+        full_name = self._scope + checked_name(name)
         if full_name in self._op_names:
-            raise GraphError(f"graph {self.name!r} already has an operator {full_name!r}; operator names must be unique")
+            taken = f"already has an operator {full_name!r}"
+            raise GraphError(f"graph {self.name!r} {taken}; operator names must be unique")
         return full_name
 
     def _common_place(
@@ -325,7 +330,7 @@ class Graph:
         outputs: Sequence[Blob],
         location: Location | None,
     ) -> Location:
-        """An operator shares the place of its blobs; only a copy (an operation with `to`) joins two, and is at either."""
+        """An operator shares its blobs' place; only a copy (an operation with `to`) joins two, and is at either."""
         here = inputs[0].location if inputs else outputs[0].location if outputs else _HERE
         place, target = location or here, getattr(operation, "to", None) or here
         ends = (here, target) if hasattr(operation, "to") and place in (here, target) else (place, place)
@@ -350,10 +355,12 @@ class Graph:
     ) -> None:
         inferred = self._infer(name, operation, inputs)
         if len(inferred) != len(outputs):
-            raise ShapeError(f"operator {name!r}: {operation.name} has {len(inferred)} outputs, got {len(outputs)} blobs")
+            counts = f"has {len(inferred)} outputs, got {len(outputs)} blobs"
+            raise ShapeError(f"operator {name!r}: {operation.name} {counts}")
         for blob, tensor in zip(outputs, inferred, strict=True):
             if blob.tensor.shape != tensor.shape or blob.tensor.dtype != tensor.dtype:
-                raise ShapeError(f"operator {name!r}: output {blob.name!r} must be {tensor}, but the blob is {blob.tensor}")
+                wrong = f"must be {tensor}, but the blob is {blob.tensor}"
+                raise ShapeError(f"operator {name!r}: output {blob.name!r} {wrong}")
 
     def _join(self, op: Op) -> Op:
         self.ops.append(op)
@@ -386,14 +393,3 @@ class Graph:
 
     def __repr__(self) -> str:
         return f"<Graph {self.name}: {len(self.ops)} operators, {len(self.blobs)} blobs>"
-
-
-def _checked_name(name: str) -> str:
-    if not isinstance(name, str) or not name or name != name.strip("/") or "//" in name or not name.isprintable():
-        raise GraphError(f"a name must be printable words joined by single slashes, like 'nin1/conv', got {name!r}")
-    return name
-
-
-def _nearest(name: str, names: Mapping[str, object]) -> str:
-    close = difflib.get_close_matches(name, names, n=3)
-    return f"; nearest: {', '.join(close)}" if close else ""

@@ -34,8 +34,9 @@ End = tuple[int, int] | None
 class Axis:
     """A dimension along which an operation can be cut into parts, of `extent` indices.
 
-    Index i of it is elements [i s, (i + 1) s) of axis a in the tensor whose end is (a, s). An input whose end is None is
-    needed whole by every part. An output whose end is None is a sum over the dimension: each part gives a partial sum.
+    Index i of it is elements [i s, (i + 1) s) of axis a in the tensor whose end is (a, s). An input whose end is None
+    is needed whole by every part. An output whose end is None is a sum over the dimension: each part gives a partial
+    sum.
     """
 
     name: str
@@ -271,7 +272,8 @@ class Operation:
     def __rrshift__(self, inputs: object) -> Pending:
         """`[x, w] >> operation`: the first half of the sugar for `graph.connect`."""
         if not isinstance(inputs, (list, tuple)):
-            raise GraphError(f"write [blob, ...] >> {self.name}(...) >> [blob, ...]; got {type(inputs).__name__} on the left")
+            came = f"got {type(inputs).__name__} on the left"
+            raise GraphError(f"write [blob, ...] >> {self.name}(...) >> [blob, ...]; {came}")
         return Pending(tuple(inputs), self)
 
     def require(self, condition: bool, expected: str, came: object) -> None:

@@ -94,12 +94,14 @@ def as_shape(shape: object) -> tuple[int, ...]:
     """
     axes = (shape,) if isinstance(shape, (int, np.integer)) else shape
     try:
-        return tuple(_axis(axis) for axis in axes)  # type: ignore[attr-defined]
+        return tuple([_axis(axis) for axis in axes])  # type: ignore[attr-defined]
     except TypeError:
         raise ShapeError(f"a shape must be a sequence of integers, got {shape!r}") from None
 
 
 def _axis(axis: object) -> int:
+    if type(axis) is int:
+        return axis
     if isinstance(axis, bool) or not isinstance(axis, (int, np.integer)):
         raise TypeError(axis)
     return int(axis)

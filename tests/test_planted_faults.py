@@ -11,7 +11,7 @@ import pytest
 from faults.catalogue import ALL
 from faults.checks import combinations, find
 from faults.fault import Fault, around, computing, misread, replaced, together
-from faults.judge import TIME_OUT, Misplanted, judge, judge_in_a_process, outcome
+from faults.judge import Misplanted, judge, judge_in_a_process, killers, outcome
 from faults.scoreboard import PROPERTY
 from purine_ref.devices.cpu import CpuKernels
 from purine_ref.graph import Graph
@@ -31,12 +31,8 @@ def test_the_suites_kill(fault: Fault, record_property: Record) -> None:
     try:
         killed = judge(fault)
     finally:
-        record_property(PROPERTY, {"name": fault.name, "killers": [_shown(*pair) for pair in killed.items()]})
+        record_property(PROPERTY, {"name": fault.name, "killers": killers(killed)})
     assert list(killed) == list(fault.checks), f"{fault.name} ({fault.wrong}) survives a check"
-
-
-def _shown(check: str, reason: str) -> str:
-    return f"{check} (time-out)" if reason == TIME_OUT else check
 
 
 @pytest.mark.parametrize("check", CHECKS)

@@ -20,7 +20,7 @@ from purine_ref.conformance.bounds import Estimate, Spread, cut, spread
 from purine_ref.conformance.comparison import differing_elements
 from purine_ref.conformance.session import Session, part_of
 from purine_ref.executors import Executor
-from purine_ref.graph import Graph
+from purine_ref.graph import Blob, Graph
 from purine_ref.operation import Array, RunKey
 from purine_ref.parallel import Piece
 from purine_ref.rounding import KAPPA
@@ -143,9 +143,16 @@ class Bounded:
         else:
             report.ratios = dict.fromkeys(step.want, 0.0)
             report.elements = sum(got.size for parts in pieces.values() for _, got in parts)
-        state = [blob for blob in executor.graph.blobs if blob.persistent and not blob.producers]
-        self._state = {blob.name: executor.fetch(blob.name) for blob in state}
+        self._state = {blob.name: executor.fetch(blob.name) for blob in _state(executor.graph)}
         return report
+
+    def restart(self, step: SerialStep) -> None:
+        """Give the session the state that the serial executor has after `step`: the next starts from equal ones.
+
+        Call it when elements were unknown: what they lead to is then drawn anew, and not unknown for ever.
+        """
+        self.session.feed({blob.name: step.want[blob.name] for blob in _state(step.graph)})
+        self._state = {}
 
     def _compare(self, step: SerialStep, pieces: Pieces, report: Report) -> None:
         want, got = step.estimates, self._estimates(step, {})
@@ -166,11 +173,16 @@ class Bounded:
         for name, array in step.held.items():
             for piece in self.session.pieces_of(name):
                 serial = part_of(array, piece.box)
-                held = self._state.get(piece.blob.name, serial)
+                held = self._state[piece.blob.name] if piece.blob.name in self._state else serial
                 apart = held.astype(np.float64) - serial.astype(np.float64)
                 feeds[piece.blob.name] = Estimate(held, apart * apart) if apart.any() else held
         graph, decided = self.session.graph, decisions(self.session.executor)
         return Estimates(graph, spread(graph, feeds, key=step.key, decided=decided, undecided=undecided))
+
+
+def _state(graph: Graph) -> list[Blob]:
+    """The blobs that hold a value from one step to the next."""
+    return [blob for blob in graph.blobs if blob.persistent and not blob.producers]
 
 
 def _split(step: SerialStep, pieces: Pieces, want: Estimates, got: Estimates) -> tuple[Masks, Masks]:
@@ -199,7 +211,7 @@ def _compare_piece(
     """The largest ratio among the known elements of a piece; counts into the report what was seen."""
     bound = KAPPA * np.sqrt(sum((end.variance for end in ends if end.variance is not None), np.zeros(got.shape)))
     is_float = got.dtype.kind == "f"
-    unknown = _either(got.shape, *(end.unknown if is_float else end.undecided for end in ends))
+    unknown = _either(got.shape, ~np.isfinite(bound), *(end.unknown if is_float else end.undecided for end in ends))
     same = (got == want) | (np.isnan(got) & np.isnan(want)) if is_float else got == want
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.abs(got.astype(np.float64) - want.astype(np.float64)) / bound

@@ -93,8 +93,9 @@ def spread(
     """
     walk = _Walk(graph, key, decided or {}, undecided or {})
     walk.start(feeds)
-    for op in topological_order(graph):
-        walk.visit(op)
+    with np.errstate(all="ignore"):  # overflow and NaN are values
+        for op in topological_order(graph):
+            walk.visit(op)
     return walk.result
 
 

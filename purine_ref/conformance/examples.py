@@ -63,7 +63,7 @@ class Architecture:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Division:
     """One refiner: `kind` is data, model, pipeline, hybrid or placed.
 
     `count` are replicas, parts, stages, groups or places; `more` are a pipeline's micro-batches and a hybrid's parts.
@@ -84,7 +84,7 @@ class Part:
 class Composition:
     """A composition: `parts`, the outermost first; a (rank, device) for each place; how partial sums are added."""
 
-    parts: tuple[Part, ...] = ()
+    parts: tuple[Division, ...] = ()
     places: tuple[tuple[int, int], ...] = ((0, -1),)
     reduction: str = "central"
 
@@ -122,7 +122,7 @@ class Feeding:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One case for the oracle. `wanted` names a blob of the serial graph that is all that is computed; empty means all."""
+    """One case for the oracle. `wanted` names the one blob of the serial graph that is computed; empty means all."""
 
     network: Architecture
     composition: Composition = Composition()

@@ -123,8 +123,13 @@ def _compare(plan: Plan, run: Runner, orders: Iterable[list[str]], most: int, *,
     )
 
 
-def serial_runner(
-    graph: Graph, feeds: Mapping[str, Array], *, iterations: int = 1, make: Callable[..., Executor] = Serial, **keywords: object
+def runner(
+    graph: Graph,
+    feeds: Mapping[str, Array],
+    *,
+    iterations: int = 1,
+    make: Callable[..., Executor] = Serial,
+    **keywords: object,
 ) -> Runner:
     """A runner by `make(graph, order=..., **keywords)`, new for each run, fed once and run `iterations` times."""
 
@@ -147,7 +152,7 @@ def bits_of(executor: Executor) -> dict[str, bytes]:
     }
 
 
-# Which operators must run before which, as sets of operators: bit i of a mask is the operator of index i -----------------
+# Which operators must run before which, as sets of operators: bit i of a mask is the operator of index i
 
 
 def predecessors(plan: Plan) -> list[int]:
@@ -215,11 +220,11 @@ def _by_order(plan: Plan, before: Sequence[int]) -> list[str]:
     return [ops[op].name for op in sorted(range(len(ops)), key=lambda op: (before[op].bit_count(), op))]
 
 
-# Which operators touch a common buffer -----------------------------------------------------------------------------------
+# Which operators touch a common buffer --------------------------------------------------------------------------------
 
 
 def conflicts(plan: Plan) -> list[tuple[int, int]]:
-    """The pairs of operators that touch a common buffer, at least one of them to write, and that the graph leaves open."""
+    """The pairs of operators that touch a common buffer, one of them to write, and that the graph does not order."""
     where = regions(plan.graph, plan.views)
     before = predecessors(plan)
     ops = [op for op in plan.graph.ops if op not in plan.idle]

@@ -1,9 +1,9 @@
 """What an example's graph is fed, step by step: a function of the example and of what the serial executor holds.
 
-In exact mode (rule R10) every float is a small integer, parameters are a few -1 and 1 in each row, histories a few even
-numbers, and the learning rate is 1. Every step has its certificate. Where exactness runs out after an update, since each
-layer multiplies, the step starts from fresh parameters. Otherwise inputs are Gaussian, labels are drawn, and parameters
-keep their initial values.
+In exact mode (rule R10) every float is a small integer, parameters are a few -1 and 1 in each row, histories a few
+even numbers, and the learning rate is 1. Every step has its certificate. Where exactness runs out after an update,
+since each layer multiplies, the step starts from fresh parameters. Otherwise inputs are Gaussian, labels are drawn, and
+parameters keep their initial values.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LINKS = (3, 2, 1)
 LARGEST = 2
 """Inputs and targets are integers up to this in exact mode."""
 
-LEARNING_RATE = 0.05
+LEARNING_RATE = 0.001
 """The rate where sums are not exact."""
 
 
@@ -82,7 +82,8 @@ class Feeds:
             elif blob.name == RATE:
                 fed[blob.name] = np.array(LEARNING_RATE, blob.dtype)
             elif blob.tensor.is_float:
-                fed[blob.name] = self._thinned(blob, self._rng(blob, step).standard_normal(blob.shape).astype(blob.dtype))
+                drawn = self._rng(blob, step).standard_normal(blob.shape)
+                fed[blob.name] = self._thinned(blob, drawn.astype(blob.dtype))
             else:
                 fed[blob.name] = self._rng(blob, step).integers(0, _classes(blob), blob.shape)
         return fed

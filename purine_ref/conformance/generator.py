@@ -17,11 +17,11 @@ from purine_ref.conformance.examples import (
     PHASES,
     Architecture,
     Composition,
+    Division,
     Example,
     Feeding,
     Layer,
     Loss,
-    Part,
     Running,
 )
 from purine_ref.conformance.networks import add_layers, network_graph, refiner, require_fit
@@ -160,7 +160,7 @@ def _fit(kind: str, one: Blob, other: Blob) -> bool:
 def compositions(draw: st.DrawFn, graph: Graph, layers: int) -> Composition:
     """A composition of one to three parts that fits `graph`, whose layers are named `l0` and so on, over any places."""
     network = Network(graph)
-    parts: list[Part] = []
+    parts: list[Division] = []
     width = 1
     for _ in range(draw(st.sampled_from((1, 1, 2, 2, 3)))):
         if 2 * width > MOST_PLACES:
@@ -174,35 +174,38 @@ def compositions(draw: st.DrawFn, graph: Graph, layers: int) -> Composition:
         width *= refiner(part).width
     pool = POOLS[draw(st.sampled_from(list(POOLS)))]
     ordered = draw(st.permutations(pool))
-    alone = draw(st.sampled_from((len(pool), len(pool), min(2, len(pool)))))  # so many places are used before one is used again
-    places = tuple(ordered[place % alone] for place in range(width))
+    distinct = draw(st.sampled_from((len(pool), len(pool), min(2, len(pool)))))
+    places = tuple(ordered[place % distinct] for place in range(width))
     return Composition(tuple(parts), places, draw(st.sampled_from(("central", "tree", "ring"))))
 
 
-def _data(draw: st.DrawFn, batch: int, layers: int, room: int) -> Part:
+def _data(draw: st.DrawFn, batch: int, layers: int, room: int) -> Division:
     count = draw(st.integers(2, min(3, room)))
-    return Part("data", count, sizes=_sizes(draw, batch, count), mode=draw(st.sampled_from(("replicated", "server"))))
+    return Division(
+        "data", count, sizes=_sizes(draw, batch, count), mode=draw(st.sampled_from(("replicated", "server")))
+    )
 
 
-def _model(draw: st.DrawFn, batch: int, layers: int, room: int) -> Part:
+def _model(draw: st.DrawFn, batch: int, layers: int, room: int) -> Division:
     rules = [(f"l{i}/*", draw(st.sampled_from(("output", "input", "whole")))) for i in _some(draw, layers)]
     mode = draw(st.sampled_from(("output", "input")))
-    return Part("model", draw(st.integers(2, min(3, room))), mode=mode, rules=tuple(rules))
+    return Division("model", draw(st.integers(2, min(3, room))), mode=mode, rules=tuple(rules))
 
 
-def _pipeline(draw: st.DrawFn, batch: int, layers: int, room: int) -> Part:
+def _pipeline(draw: st.DrawFn, batch: int, layers: int, room: int) -> Division:
     micro = draw(st.integers(1, 3))
-    return Part("pipeline", draw(st.integers(2, min(3, room))), micro, _sizes(draw, batch, micro))
+    return Division("pipeline", draw(st.integers(2, min(3, room))), micro, _sizes(draw, batch, micro))
 
 
-def _hybrid(draw: st.DrawFn, batch: int, layers: int, room: int) -> Part:
+def _hybrid(draw: st.DrawFn, batch: int, layers: int, room: int) -> Division:
     groups = draw(st.integers(1, 2))
-    return Part("hybrid", groups, 2 if 2 * groups <= room else 1)
+    return Division("hybrid", groups, 2 if 2 * groups <= room else 1)
 
 
-def _placed(draw: st.DrawFn, batch: int, layers: int, room: int) -> Part:
+def _placed(draw: st.DrawFn, batch: int, layers: int, room: int) -> Division:
     count = draw(st.integers(2, min(3, room)))
-    return Part("placed", count, rules=tuple((f"l{i}*", str(draw(st.integers(0, count - 1)))) for i in _some(draw, layers)))
+    rules = [(f"l{i}*", str(draw(st.integers(0, count - 1)))) for i in _some(draw, layers)]
+    return Division("placed", count, rules=tuple(rules))
 
 
 PARTS = (_data, _model, _pipeline, _hybrid, _placed)
@@ -216,10 +219,10 @@ def _some(draw: st.DrawFn, layers: int) -> list[int]:
 
 def _sizes(draw: st.DrawFn, samples: int, count: int) -> tuple[int, ...]:
     """Uneven parts of the samples, none of them empty; or nothing, which means nearly even ones."""
-    if count > samples or draw(st.booleans()):
+    if not 1 < count <= samples or draw(st.booleans()):
         return ()
-    cuts = sorted(draw(st.sets(st.integers(1, samples - 1), min_size=count - 1, max_size=count - 1))) if count > 1 else []
-    return tuple(stop - start for start, stop in pairwise((0, *cuts, samples)))
+    cuts = draw(st.sets(st.integers(1, samples - 1), min_size=count - 1, max_size=count - 1))
+    return tuple(stop - start for start, stop in pairwise((0, *sorted(cuts), samples)))
 
 
 @st.composite

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from purine_ref import layers, optim
-from purine_ref.conformance.examples import Architecture, Example, Layer, Loss, Part
+from purine_ref.conformance.examples import Architecture, Division, Example, Layer, Loss
 from purine_ref.errors import GraphError
 from purine_ref.gradients import backward
 from purine_ref.graph import Blob, Graph
@@ -82,7 +82,7 @@ def _product(graph: Graph, layer: Layer, name: str, operation: Conv2d | Linear, 
         taken = x.shape[1] // layer.groups if isinstance(operation, Conv2d) else math.prod(x.shape[1:])
         window = (layer.kernel, layer.kernel) if isinstance(operation, Conv2d) else ()
         shape = (layer.size, taken, *window)
-        graph.parameter(weight, shape, x.dtype, Gaussian(shape, x.dtype, std=0.5))
+        graph.parameter(weight, shape, x.dtype, Gaussian(shape, x.dtype, std=math.prod(shape[1:]) ** -0.5))
     (y,) = graph.apply(operation, [x, graph[weight]], f"{name}/product")
     if not layer.bias:
         return y
@@ -161,14 +161,12 @@ def _add_loss(graph: Graph, loss: Loss, number: int, values: list[Blob]) -> Blob
     raise GraphError(f"loss {number}: no kind {loss.kind!r}; there are squared and softmax")
 
 
-# Composition --------------------------------------------------------------------------------------------------------
+# Composition ----------------------------------------------------------------------------------------------------------
 
 
 def composed_graph(example: Example) -> Composed:
     """The composed graph of an example. Raises GraphError when the network cannot be built, or does not fit."""
-    return compose(
-        serial_graph(example), refiners(example), places(example), reduction=example.composition.reduction
-    )
+    return compose(serial_graph(example), refiners(example), places(example), reduction=example.composition.reduction)
 
 
 def refiners(example: Example) -> list[Refiner]:
@@ -176,7 +174,7 @@ def refiners(example: Example) -> list[Refiner]:
     return [refiner(part) for part in example.composition.parts]
 
 
-def refiner(part: Part) -> Refiner:
+def refiner(part: Division) -> Refiner:
     """The refiner of one part. Raises GraphError when it can be none."""
     sizes = part.sizes or None
     if part.kind == "data":

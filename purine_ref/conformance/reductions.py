@@ -1,7 +1,7 @@
 """What an example can be made smaller by: each function proposes examples with less, the boldest first.
 
-Every proposal has less of something and more of nothing, so that taking one after the other ends. A proposal need not be
-possible: one that cannot be built, or whose composition does not fit, is no failure.
+Every proposal has less of something and more of nothing, so that taking one after the other ends. A proposal need not
+be possible: one that cannot be built, or whose composition does not fit, is no failure.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import combinations
 
 from purine_ref.conformance.checking import Verdict
-from purine_ref.conformance.examples import PHASES, Example, Layer, Part
+from purine_ref.conformance.examples import PHASES, Division, Example, Layer
 from purine_ref.conformance.networks import composed_graph, network_graph, refiner, serial_graph
 from purine_ref.conformance.running import schedule_string
 from purine_ref.conformance.schedules import decode, encode
@@ -33,7 +33,7 @@ def smaller_numbers(number: int, least: int = 1) -> Iterator[int]:
     return iter(dict.fromkeys(n for n in (least, least + 1, number // 2, number - 1) if least <= n < number))
 
 
-# The graph --------------------------------------------------------------------------------------------------------------
+# The graph ------------------------------------------------------------------------------------------------------------
 
 
 def less_to_compute(example: Example, verdict: Verdict) -> Iterator[Example]:
@@ -134,20 +134,20 @@ def _shared(shared: int, position: int) -> int:
     return -1 if shared == position else shared - (shared > position)
 
 
-def _renamed_rules(part: Part, position: int) -> tuple[tuple[str, str], ...]:
+def _renamed_rules(part: Division, position: int) -> tuple[tuple[str, str], ...]:
     renamed = ((_renamed(pattern, position), what) for pattern, what in part.rules)
     return tuple((pattern, what) for pattern, what in renamed if pattern)
 
 
 def _renamed(name: str, position: int) -> str:
-    """A name or pattern such as `l3/weight` or `l3*` when the layer at `position` is gone; empty if it was that one's."""
+    """A name or pattern such as `l3/weight` when the layer at `position` is gone; empty if it was that layer's."""
     match = re.match(r"l(\d+)", name)
     if match is None or int(match[1]) < position:
         return name
     return "" if int(match[1]) == position else f"l{int(match[1]) - 1}{name[match.end() :]}"
 
 
-# The composition --------------------------------------------------------------------------------------------------------
+# The composition ------------------------------------------------------------------------------------------------------
 
 
 def fewer_parts(example: Example, verdict: Verdict) -> Iterator[Example]:
@@ -160,7 +160,7 @@ def fewer_parts(example: Example, verdict: Verdict) -> Iterator[Example]:
             yield from _with_parts(example, (*parts[:i], simpler, *parts[i + 1 :]))
 
 
-def _simpler_parts(part: Part) -> Iterator[Part]:
+def _simpler_parts(part: Division) -> Iterator[Division]:
     for count in smaller_numbers(part.count):
         yield replace(part, count=count, sizes=())
     for more in smaller_numbers(part.more):
@@ -173,7 +173,7 @@ def _simpler_parts(part: Part) -> Iterator[Part]:
         yield replace(part, mode="")
 
 
-def _with_parts(example: Example, parts: tuple[Part, ...]) -> Iterator[Example]:
+def _with_parts(example: Example, parts: tuple[Division, ...]) -> Iterator[Example]:
     """With these parts, over the first places, and over places from all of the former ones."""
     try:
         width = math.prod(refiner(part).width for part in parts)
@@ -212,7 +212,7 @@ def _merged(places: tuple[tuple[int, int], ...]) -> Iterator[tuple[tuple[int, in
             yield tuple(other if place == given_up else place for place in places)
 
 
-# The run and its schedule ------------------------------------------------------------------------------------------------
+# The run and its schedule ---------------------------------------------------------------------------------------------
 
 
 def simpler_run(example: Example, verdict: Verdict) -> Iterator[Example]:
@@ -251,7 +251,7 @@ def simpler_schedule(example: Example, verdict: Verdict) -> Iterator[Example]:
             yield replace(example, running=replace(example.running, schedule=fresh))
 
 
-# The inputs -------------------------------------------------------------------------------------------------------------
+# The inputs -----------------------------------------------------------------------------------------------------------
 
 
 def fewer_values(example: Example, verdict: Verdict) -> Iterator[Example]:

@@ -68,7 +68,7 @@ def encode(choices: Sequence[int]) -> str:
 
 
 def decode(text: str) -> tuple[int, ...]:
-    """The choices of a schedule string, one for each operator. Raises Refused for anything else, saying what is wrong."""
+    """The choices of a schedule string, one for each operator. Raises Refused for anything else."""
     match = _TEXT.fullmatch(text)
     if match is None:
         raise Refused(f"a schedule is like '{VERSION}:9:2,0x3,1', got {text!r}")
@@ -116,7 +116,10 @@ def schedule_of(plan: Plan, order: Sequence[str]) -> str:
 
 
 def ranked_schedule(plan: Plan, ranks: Sequence[float]) -> str:
-    """The schedule that starts, of the ready operators, that of the least rank. Raises ValueError unless all have one."""
+    """The schedule that starts, of the ready operators, that of the least rank, the first of several.
+
+    Raises ValueError unless there is one rank for each operator.
+    """
     require_one_each(plan, "ranks", ranks)
     return encode(list(_choices_by(plan, ranks)))
 
@@ -189,5 +192,5 @@ class Recorder(Observer):
 
 
 def replay_order(graph: Graph, schedule: str, devices: Callable[[Location], Device] = device_for) -> list[str]:
-    """The `order` with which an executor of `graph` replays a schedule. Raises Refused where it is no schedule of it."""
+    """The `order` with which an executor of `graph` replays a schedule. Raises Refused where it is none of the graph."""
     return order_of(prepare(graph, devices), schedule)

@@ -210,7 +210,9 @@ def _hybrid(argument: str) -> Part:
 
 
 def _plain(graph: Graph, seed: int, threads: int, ranks: Sequence[float] | None) -> Opened:
-    return Opened(Serial(graph, seed=seed) if threads == 0 else Threaded(graph, threads=threads, seed=seed, ranks=ranks))
+    if threads == 0:
+        return Opened(Serial(graph, seed=seed))
+    return Opened(Threaded(graph, threads=threads, seed=seed, ranks=ranks))
 
 
 def _virtual(graph: Graph, seed: int, threads: int, ranks: Sequence[float] | None) -> Opened:

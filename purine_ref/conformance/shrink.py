@@ -107,7 +107,7 @@ class _Search:
         return None
 
 
-# Files --------------------------------------------------------------------------------------------------------------------
+# Files ----------------------------------------------------------------------------------------------------------------
 
 
 def save(path: Path, shrunk: Shrunk) -> dict[str, Any]:
@@ -147,5 +147,5 @@ def load(path: Path) -> Example:
 
 
 def replay(path: Path, check: Check = check_example) -> Verdict:
-    """Check the example in a file again: what `purine-ref verify --replay FILE` prints. Raises as `load` and `check`."""
+    """Check the example in a file again: what `purine-ref verify --replay FILE` does. Raises as `load` and `check`."""
     return check(load(path))

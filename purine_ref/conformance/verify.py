@@ -43,11 +43,11 @@ class Workload:
 class Comparison:
     """One scheme's result on one workload, growing step by step.
 
-    Over all steps, `operators` counts operators run, `compared` pieces of tensors compared, `differing` elements that
-    differ in any bit. `exact` says that the exact form was run. Where bits may differ (`bounded`), `ratio` is the largest
-    error over its bound, `kinks` counts decisions within the spread of rounding errors, and `unknown` elements that
-    depend on one that was taken differently. `first` tells the first tensor, in topological order, that differs by more
-    than it may, with the step; or another fault, such as a race.
+    Over all steps, `operators` counts operators run, `compared` pieces of tensors compared, `differing` elements
+    that differ in any bit. `exact` says that the exact form was run. Where bits may differ (`bounded`), `ratio` is
+    the largest error over its bound, `kinks` counts decisions within the spread of rounding errors, and `unknown`
+    elements that depend on one that was taken differently. `first` tells the first tensor, in topological order,
+    that differs by more than it may, with the step; or another fault, such as a race.
     """
 
     scheme: str
@@ -159,7 +159,10 @@ class _Run:
             for piece, got in self._session.pieces(name):
                 self._compare(piece, got, part_of(reference.want[name], piece.box))
         if self._bounded is not None:
-            self._add(self._bounded.compare(reference))
+            report = self._bounded.compare(reference)
+            self._add(report)
+            if report.unknown:
+                self._bounded.restart(reference)
         for fault in self._session.faults()[:1]:
             result.first = result.first or f"{fault}, at step {result.steps}"
 

@@ -132,7 +132,8 @@ class VirtualMachine:
                 root = root.base
             _, owner = self._owner.get(id(root), (None, work.location))
             if owner != work.location:
-                raise GraphError(f"operator {work.name!r} at {work.location} touches memory of {owner}: a copy is missing")
+                where = f"operator {work.name!r} at {work.location}"
+                raise GraphError(f"{where} touches memory of {owner}: a copy is missing")
 
 
 class VirtualDevice(CpuDevice):

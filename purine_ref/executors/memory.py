@@ -191,7 +191,8 @@ class Binding:
             inputs, outputs = call.inputs, call.outputs
             compute = partial(call.operation.compute, kernels[call.place], inputs, outputs)
             moves = hasattr(call.operation, "to")
-            events = self._after(Work(op.name, op.location, op.stream, compute, inputs, outputs, events, moves, op.describe))
+            ends = inputs, outputs, events
+            events = self._after(Work(op.name, op.location, op.stream, compute, *ends, moves, op.describe))
         for blob in self.plan.outputs[index]:
             self._events[blob] += events
 
@@ -205,7 +206,7 @@ class Binding:
         self._events[index] = self._after(work)
 
     def _after(self, work: Work) -> list[Event]:
-        """Submit work behind the events of other queues; its own queue keeps its order anyway. Returns its own event."""
+        """Submit work behind the events of other queues; its own keeps its order anyway. Returns its own event."""
         others = tuple(event for event in work.after if event.queue != work.queue or work.queue == "host")
         event = self._devices[work.location].submit(replace(work, after=others))
         return [] if event is None else [event]

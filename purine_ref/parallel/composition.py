@@ -137,7 +137,8 @@ class _Composition:
         axes = {axis.name: axis for axis in self.network.axes(op)}
         ends = [(axes[name].outputs[slot], (start, stop)) for name, start, stop in task.cuts]
         partial = any(
-            axes[name].outputs[slot] is None and (start, stop) != (0, axes[name].extent) for name, start, stop in task.cuts
+            axes[name].outputs[slot] is None and (start, stop) != (0, axes[name].extent)
+            for name, start, stop in task.cuts
         )
         return _Output(box_of(op.outputs[slot], ends), self.target.places[task.place], partial)
 
@@ -202,13 +203,14 @@ class _Composition:
         """A blob that no other pair swaps and that is no view: `fresh` itself, or a copy of it at its place."""
         if not any(fresh in pair for pair in self.target.pairs):
             return fresh
-        return self.target.apply(Identity(), [fresh], self.target.free_name(f"{fresh.name}'"), location=fresh.location)[0]
+        name = self.target.free_name(f"{fresh.name}'")
+        return self.target.apply(Identity(), [fresh], name, location=fresh.location)[0]
 
 
 def _in_order(graph: Graph) -> list[Op]:
-    """The operators in the order of their making where that is topological, so that edges keep their order (rule R4)."""
-    made_after = all(producer.index < op.index for op in graph.ops for blob in op.inputs for producer, _ in blob.producers)
-    return graph.ops if made_after else topological_order(graph)
+    """The operators in the order of their making, if that is topological, so that edges keep their order (rule R4)."""
+    edges = ((producer, op) for op in graph.ops for blob in op.inputs for producer, _ in blob.producers)
+    return graph.ops if all(before.index < after.index for before, after in edges) else topological_order(graph)
 
 
 def _once_each(tasks: Sequence[Task], places: Sequence[Location]) -> list[Task]:

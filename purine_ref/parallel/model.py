@@ -26,7 +26,8 @@ class Model:
     """Divide every convolution's and linear layer's weight over `parts` places, nearly evenly or by `sizes`.
 
     `by` is `output` or `input` channels; `layers` may say otherwise for patterns of weight names, such as
-    `{"fc*/weight": "input", "conv1/weight": "whole"}`. Layers left whole, and what needs all channels, run at the first place.
+    `{"fc*/weight": "input", "conv1/weight": "whole"}`. Layers left whole, and what needs all channels, run at the first
+    place.
     """
 
     parts: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from purine_ref.graph import Blob, Graph
 from purine_ref.operation import Axis, Operation
@@ -41,10 +41,11 @@ def place_name(location: Location) -> str:
 
 
 def piece_name(blob: Blob, box: Box, location: Location) -> str:
-    """The serial name, then the box where it is not all, as numpy would slice it, then the place beyond rank 0's CPU."""
+    """The serial name, then the box where it is not all, as numpy slices it, then the place beyond rank 0's CPU."""
     cut = ""
     if box != whole(blob):
-        cut = "[" + ",".join(":" if b == (0, n) else f"{b[0]}:{b[1]}" for b, n in zip(box, blob.shape, strict=True)) + "]"
+        sides = zip(box, blob.shape, strict=True)
+        cut = f"[{','.join(':' if side == (0, n) else f'{side[0]}:{side[1]}' for side, n in sides)}]"
     return f"{blob.name}{cut}" + ("" if location == Location() else f"@{place_name(location)}")
 
 

@@ -68,7 +68,8 @@ class Pipeline:
         """Where each stage after the first begins, as positions among the forward operators."""
         forward = phases(graph).forward
         if len(forward) < self.stages:
-            raise GraphError(f"graph {graph.name!r} has {len(forward)} forward operators, too few for {self.stages} stages")
+            there = f"graph {graph.name!r} has {len(forward)} forward operators"
+            raise GraphError(f"{there}, too few for {self.stages} stages")
         if self.begins is None:
             return balanced([_work(op) for op in forward], self.stages)
         starts = [_position(graph, forward, pattern) for pattern in self.begins]

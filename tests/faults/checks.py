@@ -35,7 +35,9 @@ EXECUTORS: dict[str, tuple[str, Callable[..., Any]]] = {
 }
 """For each executor the suite that it must pass, and how it is made."""
 
-TRANSPORTS: dict[str, Callable[..., Any]] = {"InProcess": lambda incoming, early=EARLY: Hub(incoming, early=early).transports}
+TRANSPORTS: dict[str, Callable[..., Any]] = {
+    "InProcess": lambda incoming, early=EARLY: Hub(incoming, early=early).transports,
+}
 """How the transports of each kind are connected."""
 
 FEW = settings(

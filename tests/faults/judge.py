@@ -15,12 +15,12 @@ import os
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
-from faults.catalogue import ALL
+from faults.catalogue import ALL, PARALLEL
 from faults.checks import find
 from faults.fault import Fault
 
@@ -58,6 +58,11 @@ def judge(fault: Fault) -> dict[str, str]:
     return {name: reason for name, reason in told.items() if reason is not None}
 
 
+def killers(killed: Mapping[str, str]) -> list[str]:
+    """The checks that `judge` found to fail, for a table."""
+    return [f"{check} (time-out)" if reason == TIME_OUT else check for check, reason in killed.items()]
+
+
 def _told(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".partition("\n")[0]
 
@@ -87,7 +92,7 @@ def judge_in_a_process(name: str, checks: Sequence[str]) -> dict[str, str]:
 def main(name: str, *names: str) -> None:
     """Judge one fault in this process by the checks of these names."""
     checks = {check: find(check) for check in names}
-    plants = {fault.name: fault.plant for fault in ALL} | {"": contextlib.nullcontext}
+    plants = {fault.name: fault.plant for fault in (*ALL, *PARALLEL)} | {"": contextlib.nullcontext}
     with plants[name]():
         for check, call in checks.items():
             print(json.dumps({"check": check}), flush=True)

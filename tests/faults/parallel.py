@@ -1,4 +1,4 @@
-"""Wrong compositions: shards, weights, updates, draws, sums over places, copies, gathers. Each is made from the right one.
+"""Wrong compositions: shards, weights, updates, draws, sums over places, copies, gathers.
 
 Checks that begin with `verify` are what the command of that name asks of a scheme, a model and a place: see `checks`.
 """
@@ -16,7 +16,8 @@ from purine_ref.graph import Blob
 from purine_ref.operation import Operation, RandomOperation
 from purine_ref.ops import SGD, Bias, Concat, Copy, Identity, Linear, Mean, Sum
 from purine_ref.ops.loss import SampleMean
-from purine_ref.parallel import Composed, Data, Hybrid, Pipeline, composition, move, pieces, reduce
+from purine_ref.ops.metric import TopKAccuracy
+from purine_ref.parallel import Composed, Hybrid, Pipeline, composition, move, pieces, reduce
 from purine_ref.parallel.composition import _Composition
 from purine_ref.parallel.move import Mover
 from purine_ref.parallel.pieces import Piece, Pieces
@@ -28,6 +29,7 @@ DP_01 = "test_parallel: test_dp_01_gradients_are_weighted_by_samples"
 DP_03 = "test_parallel: test_dp_03_micro_batches_combine_to_the_whole_batch"
 DP_07 = "test_parallel: test_dp_07_every_rank_holds_the_sum_in_one_fixed_order"
 DP_09 = "test_parallel: test_dp_09_replicas_have_the_slices_of_the_serial_mask"
+WEIGHTED = "test_axes: test_dp_01_and_dp_03_uneven_parts_of_a_mean_weigh_by_their_samples"
 ROUTES = "test_parallel: test_a_blob_is_copied_once_to_each_destination_along_the_routes"
 FAN_OUT = "test_parallel: test_one_transfer_per_remote_rank_then_local_fan_out"
 INITIAL = "test_parallel: test_r7_pieces_of_parameters_begin_as_the_parts_of_the_serial_ones"
@@ -125,12 +127,12 @@ SHARDS = [
         "loss: divided by the replica's samples",
         "Each part of a mean is divided by its own samples, and the parts are added.",
         replaced(SampleMean, "part", own_samples),
-        (DP_01, DP_03, bounded("data:3@cpu"), "test_axes: test_dp_01_and_dp_03_uneven_parts_of_a_mean_weigh_by_their_samples"),
+        (DP_01, DP_03, bounded("data:3@cpu"), WEIGHTED),
     ),
     Fault(
         "accuracy: averaged without weights",
         "The accuracy is the mean of the replicas' accuracies.",
-        together(replaced(SampleMean, "part", own_samples), around(Reducer, "reduce", unweighted)),
+        together(replaced(TopKAccuracy, "part", own_samples), around(Reducer, "reduce", unweighted)),
         (bounded("data:3@ranks"),),
     ),
 ]
@@ -157,7 +159,7 @@ def is_copy(blob: Blob) -> bool:
     return isinstance(blob.producers[0][0].operation, Copy)
 
 
-def with_momentum_of_all(right: Any, self: Composed, inputs: Any, operation: Operation, outputs: Any, **more: Any) -> Any:
+def with_momentum_of_all(right: Any, self: Composed, inputs: Any, operation: Any, outputs: Any, **more: Any) -> Any:
     """The momentum is applied once for each replica."""
     if isinstance(operation, SGD):
         operation = replace(operation, momentum=operation.momentum ** len(self.places))
@@ -389,7 +391,7 @@ SUMS = [
     Fault(
         "ring: the wrong chunk handed out",
         "All places but the first take each chunk for the one before it.",
-        concatenating(lambda inputs, place: inputs if place == inputs[0].location == Location() else (*inputs[1:], inputs[0])),
+        concatenating(lambda inputs, place: inputs if place == Location() else (*inputs[1:], inputs[0])),
         (RING_THERE, R8),
     ),
     Fault(
@@ -414,7 +416,8 @@ def straight(self: Mover, source: Blob, location: Location) -> Blob:
 
 
 def at_the_other_end(right: Any, self: Mover, source: Blob, to: Location, at: Location, stream: str) -> Blob:
-    return right(self, source, to, to if stream == "outbound" else source.location, "inbound" if stream == "outbound" else "outbound")
+    ends = {"outbound": (to, "inbound"), "inbound": (source.location, "outbound")}
+    return right(self, source, to, *ends[stream])
 
 
 def anew(right: Any, self: Mover, *step: Any) -> Blob:
@@ -452,7 +455,7 @@ MOVES = [
     ),
     Fault(
         "copy: at the other end",
-        "Copies from a device run at the place that they go to, and those to a device at the place that they come from.",
+        "A copy from a device runs at the place that it goes to, one to a device at the place that it comes from.",
         around(Mover, "_step", at_the_other_end),
         (ROUTES,),
     ),
@@ -466,7 +469,7 @@ MOVES = [
         "copy: anew for each reader",
         "What is at a place already is copied there again.",
         around(Mover, "_step", anew),
-        (ROUTES, FAN_OUT),
+        (FAN_OUT,),
     ),
     Fault(
         "gather: parts in the wrong order",
@@ -518,8 +521,8 @@ def data_everywhere(right: Any, self: Hybrid, graph: Any, op: Any) -> bool:
     return False
 
 
-INPUTS = "verify --exact: mlp-digits model:2,input@virtual"
-INPUTS_THERE = "verify --exact: mlp-digits model:2,input@ranks"
+INPUTS = "verify --exact: autoencoder-digits model:2,input@virtual"
+INPUTS_THERE = "verify --exact: autoencoder-digits model:2,input@ranks"
 
 LAYERS = [
     Fault(
