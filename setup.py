@@ -42,7 +42,10 @@ def extensions() -> list[Extension]:
         raise SystemExit(f"PURINE_REF_FAST: expected auto, 1 or 0, got {setting!r}; unset it for auto")
     if setting == "0":
         return []
-    return [Extension("purine_ref._fast._loops", ["purine_ref/_fast/_loops.pyx"], extra_compile_args=FLAGS)]
+    return [
+        Extension(f"purine_ref._fast.{name}", [f"purine_ref/_fast/{name}.pyx"], extra_compile_args=FLAGS)
+        for name in ("_loops", "_tracker")
+    ]
 
 
 setup(ext_modules=extensions(), cmdclass={"build_ext": BuildLoops})

@@ -9,14 +9,19 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import purine_ref
+from purine_ref import _fast
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
 import scheme_figures  # noqa: E402  - it lies beside this file
+
+TWINS = ", ".join(name for name, value in vars(_fast).items() if isinstance(value, ModuleType))
+"""The loops that `_fast` chose: modules, which have sections of their own."""
 
 project = "purine_ref"
 author = "the purine_ref authors"
@@ -25,6 +30,7 @@ version = release = purine_ref.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 exclude_patterns = ["_build", "schemes/made"]
+suppress_warnings = ["ref.python"]  # a name such as Array is one in several modules; each means its own
 html_theme = "furo"
 html_title = f"purine_ref {version}"
 
@@ -65,7 +71,7 @@ def write_api_page(*_: object) -> None:
         modules += [f"{unit}.{file.stem}" for file in sorted((package / unit).glob("*.py")) if file.stem != "__init__"]
         lines += [f"## {unit}", ""] if modules else []
         for module in modules:
-            hidden = ["   :exclude-members: loops"] if module == "_fast" else []
+            hidden = [f"   :exclude-members: {TWINS}"] if module == "_fast" else []
             lines += ["```{eval-rst}", f".. automodule:: purine_ref.{module}", *hidden, "```", ""]
     (HERE / "api.md").write_text("\n".join(lines), "utf-8")
 

@@ -1,15 +1,16 @@
 """From a graph to a plan: every check that needs the whole graph, and the graph as flat lists of integers.
 
 `prepare` finds every fault at once and raises one error that lists them. A `Plan` is frozen; it holds what no run
-changes: the edge counts of rule R2, the topological order, the views of rule R5. Schedules, executors and any
-compiled tracker read it. Nothing here holds an array.
+changes: the edge counts of rule R2, the topological order, the views of rule R5. Schedules and executors read it.
+Nothing here holds an array of a blob.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from purine_ref._fast import Edges
 from purine_ref.devices import Device, device_for
 from purine_ref.errors import GraphError
 from purine_ref.graph import Blob, Graph, Op, View
@@ -26,7 +27,8 @@ class Plan:
     `consumers[blob]` lists an operator for each consuming edge, so twice where it is wired twice. `waiting[op]` counts
     the input edges that are not satisfied when a run starts, and `first` are the operators where that is 0, in the
     order of their making. `external` operators have one more such edge, from outside the graph, which is counted too.
-    `idle` operators move nothing, since their blobs are views of each other.
+    `idle` operators move nothing, since their blobs are views of each other. `edges` are the counts and lists above,
+    as the readiness tracker reads them.
     """
 
     graph: Graph
@@ -41,6 +43,11 @@ class Plan:
     views: dict[Blob, View]
     idle: frozenset[Op]
     lost: frozenset[Blob]
+    edges: Edges = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        edges = Edges(self.graph.ops, self.waiting, self.producers, self.outputs, self.consumers, self.external)
+        object.__setattr__(self, "edges", edges)
 
 
 def prepare(graph: Graph, devices: Callable[[Location], Device] = device_for) -> Plan:

@@ -9,8 +9,9 @@ happen between them, outside any lock:
     ...                                    # add up the contributions to those that have several producers
     ready = schedule.release(op, complete) # operators that may now start
 
-`done(op)` is both at once. `arrive(op)` satisfies the edge of an operator that comes from outside the graph. After
-`graphlib.TopologicalSorter`, with edges counted instead of nodes.
+`done(op)` is both at once. `arrive(op)` satisfies the edge of an operator that comes from outside the graph. `run` does
+all of it for every operator, for an executor that has no more to do between two of them. After
+`graphlib.TopologicalSorter`, with edges counted instead of nodes. The counting itself is `purine_ref._fast.tracker`.
 """
 
 from __future__ import annotations
@@ -19,85 +20,25 @@ import heapq
 from collections import deque
 from collections.abc import Sequence
 
+from purine_ref._fast import Tracker
+from purine_ref.graph import Op
 from purine_ref.plan import Plan
 
-_FINISHED = -1  # an operator's state after `finish`; a state of 0 or more counts its unsatisfied input edges
-_RELEASED = -2
 
-
-class Schedule:
-    """The readiness of one run of `plan`."""
+class Schedule(Tracker):
+    """The readiness of one run of `plan`: the tracker of its edges, whose methods are documented by its plain twin."""
 
     def __init__(self, plan: Plan) -> None:
+        super().__init__(plan.edges)
         self._plan = plan
-        self._outputs = plan.outputs
-        self._consumers = plan.consumers
-        self._waiting = plan.waiting.copy()
-        self._missing = plan.producers.copy()
-        self._left = len(plan.waiting)
-        self._outside = set(plan.external)
 
     def ready(self) -> tuple[int, ...]:
         """The operators that may start when the run does, in the order of their making."""
         return self._plan.first
 
-    def active(self) -> bool:
-        """Whether an operator has yet to be released. An empty graph is never active (rule R3)."""
-        return self._left > 0
-
-    def finish(self, op: int) -> list[int]:
-        """Count `op` as run; returns the blobs that have now got every contribution. Raises RuntimeError for misuse."""
-        if self._waiting[op] != 0:
-            raise RuntimeError(f"{self._plan.graph.ops[op]!r} cannot finish: it is {self.state(op)}")
-        self._waiting[op] = _FINISHED
-        missing = self._missing
-        complete = []
-        for blob in self._outputs[op]:
-            missing[blob] -= 1
-            if missing[blob] == 0:
-                complete.append(blob)
-        return complete
-
-    def release(self, op: int, complete: Sequence[int]) -> list[int]:
-        """Open the consumers' edges of the `complete` blobs that `finish(op)` returned; returns who may now start."""
-        if self._waiting[op] != _FINISHED:
-            raise RuntimeError(f"{self._plan.graph.ops[op]!r} cannot be released: it is {self.state(op)}")
-        self._waiting[op] = _RELEASED
-        self._left -= 1
-        waiting, consumers = self._waiting, self._consumers
-        ready = []
-        for blob in complete:
-            for consumer in consumers[blob]:
-                waiting[consumer] -= 1
-                if waiting[consumer] == 0:
-                    ready.append(consumer)
-        return ready
-
-    def done(self, op: int) -> list[int]:
-        """`finish` and `release` at once: returns the operators that may now start."""
-        return self.release(op, self.finish(op))
-
-    def arrive(self, op: int) -> list[int]:
-        """Open the edge of an external operator; returns the operator, if it may now start.
-
-        Raises RuntimeError for one that has no such edge, or whose edge is open already.
-        """
-        if op not in self._outside:
-            raise RuntimeError(f"{self._plan.graph.ops[op]!r} awaits nothing from outside: it is {self.state(op)}")
-        self._outside.remove(op)
-        self._waiting[op] -= 1
-        return [op] if self._waiting[op] == 0 else []
-
-    def awaits(self) -> bool:
-        """Whether an external operator's edge has yet to be opened."""
-        return bool(self._outside)
-
-    def state(self, op: int) -> str:
-        """The operator's state in words."""
-        count = self._waiting[op]
-        if count > 0:
-            return f"waiting for {count} input edges"
-        return {0: "ready", _FINISHED: "finished", _RELEASED: "released"}[count]
+    def running(self) -> Op:
+        """The operator that `run` is at."""
+        return self._plan.graph.ops[self.current]
 
 
 class Turn:

@@ -90,7 +90,8 @@ def test_r9_every_scheme_equals_the_serial_graph_to_the_bit_in_exact_mode(
     feeds = ExactFeeds(graph, lambda step: batches[step], seed=3)
     composed = compose(graph, refiners, places, reduction=reduction)
     stale = {following.name for _, following in graph.pairs}
-    with Serial(graph, seed=7) as serial, Session(Threaded(composed, threads=3, seed=7, devices=lambda _: CPU), graph) as session:
+    threaded = Threaded(composed, threads=3, seed=7, devices=lambda _: CPU)
+    with Serial(graph, seed=7) as serial, Session(threaded, graph) as session:
         for step in range(3):
             arrays = feeds(step, serial)
             serial.feed(arrays)

@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from hooks import SHAPE, WATCH, Call, Gate, Trace, bits, fail_with, nothing, running
+from hooks import SHAPE, WATCH, Call, Gate, Trace, bits, nothing, running
 from purine_ref.devices.virtual import VirtualMachine
 from purine_ref.errors import PeerLost
 from purine_ref.executors import Executor, Observer, Ranks, Serial, Threaded

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hooks import Delays, bits, call
 from purine_ref.conformance.schedules import (
     Recorder,
+    chains,
     decode,
     encode,
     order_of,
@@ -68,7 +69,7 @@ def fan() -> Graph:
 
 @pytest.mark.parametrize(
     ("schedule", "order"),
-    [("s1:6:", "abcdef"), ("s1:6:1", "baecdf"), ("s1:6:0,2,1", "adcbef"), ("s1:6:1,1", "beacdf")],
+    [("s1:6:", "abcdef"), ("s1:6:1", "baecdf"), ("s1:6:0,2,1", "adcbef"), ("s1:6:1x2", "beacdf")],
 )
 def test_a_choice_takes_from_the_ready_list(schedule: str, order: str) -> None:
     plan = prepare(fan())
@@ -223,49 +224,51 @@ def test_random_schedules_follow_their_seed() -> None:
     for draw in (random_schedule, pct_schedule):
         texts = [draw(plan, seed) for seed in range(20)]
         assert texts == [draw(plan, seed) for seed in range(20)]
-        assert len(set(texts)) == 20
+        assert len(set(texts)) > 15
 
 
 def test_random_priorities_delay_for_long() -> None:
-    """`late` last of all, after a chain of nine: one of 512 random schedules, and one of ten by random priorities."""
+    """`late` last of all, after a chain of nine: one of 512 random schedules, one of two by random priorities."""
     graph = Graph("race")
     late = call(graph, "late")
     link = call(graph, "link0")
     for number in range(1, 9):
         link = call(graph, f"link{number}", [link])
     plan = prepare(graph)
-    last = {
-        draw: sum(order_of(plan, draw(plan, seed))[-1] == late.name for seed in range(300))
-        for draw in (random_schedule, pct_schedule)
-    }
-    assert last[random_schedule] <= 6
-    assert last[pct_schedule] >= 20
+    even = [order_of(plan, random_schedule(plan, seed))[-1] for seed in range(300)]
+    ranked = [order_of(plan, pct_schedule(plan, seed, changes=0))[-1] for seed in range(300)]
+    assert even.count(late.name) <= 6
+    assert ranked.count(late.name) >= 100
 
 
-def test_change_points_put_off_what_would_start() -> None:
-    graph = Graph("independent")
-    for number in range(6):
-        call(graph, f"op{number}")
+def test_change_points_put_off_a_chain_on_its_way() -> None:
+    """`other` somewhere within the chain, not before or after it, takes a change of priorities."""
+    graph = Graph("late")
+    other = call(graph, "other")
+    link = call(graph, "link0")
+    for number in range(1, 6):
+        link = call(graph, f"link{number}", [link])
     plan = prepare(graph)
-    for seed in range(30):
-        plain, changed = order_of(plan, pct_schedule(plan, seed, 0)), order_of(plan, pct_schedule(plan, seed, 6))
-        assert sorted(plain) == sorted(changed)
-    assert any(order_of(plan, pct_schedule(plan, s, 0)) != order_of(plan, pct_schedule(plan, s, 3)) for s in range(5))
+    assert chains(plan) == [0, 1, 1, 1, 1, 1, 1]
+    places = [{order_of(plan, pct_schedule(plan, s, changes)).index(other.name) for s in range(60)} for changes in (0, 1)]
+    assert places == [{0, 6}, {0, 1, 2, 3, 4, 5, 6}]
+
+
+def test_chains_go_on_with_one_consumer_each() -> None:
+    assert chains(prepare(fan())) == [0, 1, 0, 2, 1, 0]
 
 
 def test_a_pipelines_ranks_are_a_schedule() -> None:
     serial = training_graph("mlp-digits", 8, "float32")
     graph = compose(serial, [Pipeline(2, 4)], [Location(0, 0), Location(0, 1)])
-    machine = VirtualMachine()
-    plan = prepare(graph, machine.device)
-    ranks = pipeline_ranks(graph, "1f1b")
-    order = order_of(plan, ranked_schedule(plan, ranks))
-    first = {name: place for place, name in reversed(list(enumerate(order)))}
-    assert order != order_of(plan, ranked_schedule(plan, pipeline_ranks(graph, "gpipe")))
-    with Threaded(graph, threads=1, ranks=ranks, devices=machine.device) as executor:
-        executor.feed(digits(graph))
-        executor.run()
-    assert len(first) == len(graph.ops)
-    machine.close()
+    plan = prepare(graph, VirtualMachine().device)
+    orders = {kind: order_of(plan, ranked_schedule(plan, pipeline_ranks(graph, kind))) for kind in ("gpipe", "1f1b")}
+
+    def place(kind: str, layer: str, micro: int) -> int:
+        return next(i for i, name in enumerate(orders[kind]) if name.startswith(f"{layer}[n={2 * micro}:"))
+
+    forward, backward = "classes/linear", "classes/linear/LinearWeightGradient"
+    assert place("gpipe", forward, 3) < place("gpipe", backward, 0)
+    assert place("1f1b", backward, 0) < place("1f1b", forward, 1) < place("1f1b", backward, 1)
     with pytest.raises(ValueError, match=r"^ranks must hold one number for each of the \d+ operators of graph 'mlp', got 2$"):
         ranked_schedule(plan, [1.0, 2.0])

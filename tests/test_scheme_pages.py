@@ -58,8 +58,8 @@ def formulas() -> dict[str, str]:
     """Every row of the tables of bytes moved: the scheme as the page has it, and its formula."""
     found: dict[str, str] = {}
     for text in PAGES.values():
-        for table in re.findall(r"^\| scheme \| bytes moved in a run \|\n\|---\|---\|\n((?:\|.*\n)+)", text, re.MULTILINE):
-            rows = re.findall(r"^\| (.+) \| `([^`]+)` \|$", table, re.MULTILINE)
+        for table in re.findall(r"^\| scheme \| bytes moved in a run \|\n\|-+\|-+\|\n((?:\|.*\n)+)", text, re.M):
+            rows = re.findall(r"^\| (.+) \| `([^`]+)` \|$", table, re.M)
             assert len(rows) == table.count("\n")
             found |= dict(rows)
     return found
@@ -267,7 +267,7 @@ def test_pages_show_all_that_is_made_and_nothing_else(tmp_path: Path, monkeypatc
     monkeypatch.setattr(figures, "MADE", tmp_path / "made")
     figures.write_all()
     made = {file.name for file in (tmp_path / "made").iterdir()}
-    shown = {name for text in PAGES.values() for name in re.findall(r"^```\{\w+\} made/(\S+)$", text, re.MULTILINE)}
+    shown = {name for text in PAGES.values() for name in re.findall(r"^```\{\w+\} made/(\S+)$", text, re.M)}
     assert shown <= made
     assert {name for name in made - shown if name.endswith(".svg")} == set()
 

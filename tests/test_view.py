@@ -22,12 +22,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from purine_ref import ops, view
+from purine_ref.conformance import parse_scheme
 from purine_ref.errors import CycleError, GraphError
 from purine_ref.executors import Rates, Serial, Simulated, Span, Threaded
 from purine_ref.gradients import backward
 from purine_ref.graph import Blob, Graph, Op
 from purine_ref.models import MODELS, training_graph
 from purine_ref.operation import Operation
+from purine_ref.parallel import Composed
+from purine_ref.parallel.traffic import transfers
 from purine_ref.tensor import Location, Tensor
 from purine_ref.view.alignment import GAP, Alignment, backbones
 from purine_ref.view.parts import Kind, byte_size, edges, kinds, nodes, scopes
@@ -251,7 +254,8 @@ def check_apart(graph: Graph, compress: bool) -> None:
         assert row[0][0] >= -1e-6
         assert row[-1][1] <= picture.width + 1e-6
         assert all(right + GAP <= left + 1e-6 for (_, right), (left, _) in itertools.pairwise(row))
-    at = {mark.node: list(Kind).index(mark.kind) for mark in picture.marks}
+    order = list(picture.bands)
+    at = {mark.node: (_place(mark, order), list(Kind).index(mark.kind)) for mark in picture.marks}
     for stroke in picture.strokes:
         for (x, y0), (x1, y1) in itertools.islice(itertools.pairwise(stroke.points), 1, None, 2):
             assert x == x1
@@ -260,6 +264,10 @@ def check_apart(graph: Graph, compress: bool) -> None:
             beside = [mark for mark in picture.marks if mark.y == (y0 + y1) / 2 and compress]
             assert all(mark.x < x for mark in beside if at[mark.node] < kind)
             assert all(mark.x > x for mark in beside if at[mark.node] > kind)
+
+
+def _place(mark: Mark, order: Sequence[Location]) -> int:
+    return order.index(mark.node.location) if order else 0
 
 
 def fits(mark: Mark, line: Line, span: tuple[float, float]) -> bool:
@@ -299,6 +307,69 @@ def test_a_stroke_from_the_forward_part_to_its_gradient_passes_at_the_right() ->
     [long] = [stroke for stroke in picture.strokes if stroke.across and len(stroke.points) > 2]
     assert long.edge.tail is first
     assert all(x > right for x, _ in long.points[1:])
+
+
+COMPOSED = ("data:2@ranks", "data:3,ring@ranks", "model:2@virtual", "pipeline:2x3@ranks", "data:2/pipeline:2x2@ranks")
+
+
+@pytest.mark.parametrize("scheme", COMPOSED)
+def test_a_composed_graph_has_each_place_on_a_ground_of_its_own(scheme: str) -> None:
+    graph = parse_scheme(scheme).compose(training_graph("mlp-digits", 7, "float32"))
+    check_apart(graph, True)
+    check_apart(graph, False)
+    picture = compose(graph, compress=True)
+    assert list(picture.bands) == sorted({node.location for node in nodes(graph)})
+    sides = [end for band in picture.bands.values() for end in band]
+    assert sides == sorted(sides)
+    for mark in picture.marks:
+        left, right = picture.bands[mark.node.location]
+        assert left - 1e-6 <= mark.x - mark.width / 2 <= mark.x + mark.width / 2 <= right + 1e-6
+    root = ElementTree.fromstring(view.svg(graph))
+    assert [band.findtext(f"{SVG}text") for band in groups(root, "band")] == [str(place) for place in picture.bands]
+    moving = [stroke.findtext(f"{SVG}title") or "" for stroke in groups(root, "moving")]
+    assert len(moving) == len(transfers(graph)) > 0
+    assert all(title.startswith("(") for title in moving)
+
+
+def test_a_composed_graphs_nodes_are_of_the_kind_of_what_they_are_parts_of() -> None:
+    serial = training_graph("mlp-digits", 7, "float32")
+    graph = parse_scheme("data:2,server@ranks").compose(serial)
+    assert isinstance(graph, Composed)
+    found, own = kinds(graph), kinds(serial)
+    assert all(found[op] is own[graph.origin[op][0]] for op in graph.origin)
+    assert all(found[piece.blob] is own[serial[name]] for name, pieces in graph.pieces.items() for piece in pieces)
+    moved = {op.name: found[op] for op in graph.ops if isinstance(op.operation, ops.Copy)}
+    assert moved["loss@r1~>r0"] is Kind.FORWARD
+    assert moved["fc1/weight/grad@r1~>r0"] is Kind.GRADIENT
+    assert moved["fc1/weight/next>r1"] is Kind.UPDATE
+
+
+def test_an_operator_added_to_a_composed_graph_is_drawn() -> None:
+    graph = parse_scheme("data:2@ranks").compose(training_graph("mlp-digits", 7, "float32"))
+    graph.connect([], Fan(0), [], name="added")
+    assert kinds(graph)[graph.op("added")] is Kind.FORWARD
+    assert "added: Fan" in view.svg(graph)
+
+
+def test_the_gradient_of_each_part_is_beside_it() -> None:
+    graph = parse_scheme("data:2@ranks").compose(training_graph("mlp-digits", 7, "float32"))
+    at = {mark.node: mark for mark in compose(graph, compress=True).marks}
+    for part in ("[0:4,:]", "[4:7,:]@r1"):
+        blob, gradient = at[graph[f"fc1/relu{part}"]], at[graph[f"fc1/relu/grad{part}"]]
+        assert blob.y == gradient.y
+        assert blob.x < gradient.x
+
+
+def test_a_name_on_the_ground_of_a_place_leaves_the_place_out() -> None:
+    def label(name: str, words: str) -> None:
+        [line] = [line.text for mark in marks if mark.node.name == name for line in mark.lines if line.role == "name"]
+        assert line == words
+
+    graph = parse_scheme("data:2@ranks").compose(training_graph("mlp-digits", 7, "float32"))
+    marks = compose(graph, compress=True).marks
+    label("x[4:7,:,:,:]@r1", "x[4:7,:,:,:]")
+    label("loss@r1~", "loss~")
+    label("fc1/linear/LinearWeightGradient[n=4:7]@r1", "linear[n=4:7]")
 
 
 def test_two_edges_between_the_same_nodes_lie_beside_each_other() -> None:

@@ -29,7 +29,7 @@ from test_parallel import tiny
 
 HOST, ONE, TWO = Location(), Location(0, 0), Location(0, 1)
 SHAPE = (4, 3)
-MOMENT = 0.3
+MOMENT = 0.5
 """Seconds in which something is seen not to happen."""
 
 few = settings(max_examples=max(settings.default.max_examples // 3, 10))

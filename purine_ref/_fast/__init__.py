@@ -1,15 +1,17 @@
 """The hot loops in two spellings, and which of them this process uses.
 
-`loops.py` is the plain twin, `_loops.pyx` the compiled one; names, signatures, errors and bits are the same. The
-environment variable PURINE_REF_FAST decides once, at import, for all of them together:
+There are two pairs: `loops.py` and `_loops.pyx`, over the elements of arrays, and `tracker.py` and `_tracker.pyx`, over
+the edges of graphs. The first of a pair is the plain twin, the second the compiled one; names, signatures, errors and
+bits are the same. The environment variable PURINE_REF_FAST decides once, at import, for all of them together:
 
-- `auto` (or not set): the compiled twin if it was built, else the plain one;
-- `1`: the compiled twin, or ImportError;
-- `0`: the plain twin.
+- `auto` (or not set): the compiled twins if they were built, else the plain ones;
+- `1`: the compiled twins, or ImportError;
+- `0`: the plain twins.
 
-A compiled twin that is there but cannot be loaded, or was built from other source, raises ImportError: it is never
-replaced in silence. `loops` is the chosen module and `FAST` says whether it is the compiled one. Since `loops` is
-also the plain twin's file, take its functions with `from purine_ref._fast import loops`, which is always the choice.
+A compiled twin that is there but cannot be loaded, or was built from other source, or without its fellow, raises
+ImportError: it is never replaced in silence. `loops` is the chosen module, `Edges` and `Tracker` are the chosen
+classes, and `FAST` says whether they are the compiled ones. Since `loops` is also the plain twin's file, take its
+functions with `from purine_ref._fast import loops`, which is always the choice; and so with `tracker`.
 """
 
 from __future__ import annotations
@@ -18,12 +20,14 @@ import importlib
 import importlib.util
 import os
 from types import ModuleType
+from typing import TYPE_CHECKING
 
-# Imported even when it is not chosen: a first import of the submodule later on would rebind the name `loops`.
-from purine_ref._fast import loops as _plain
+# Imported even when they are not chosen: a first import of a submodule later on would rebind its name.
+from purine_ref._fast import loops as _plain_loops
+from purine_ref._fast import tracker as _plain_tracker
 
-ABI = 1
-"""The version of the loops' signatures and meaning. A compiled twin carries the number that it was built for."""
+ABI = 2
+"""The version of all signatures and their meaning. A compiled twin carries the number that it was built for."""
 
 _REMEDY = (
     "build it with `python setup.py build_ext --inplace` or by installing the package again, "
@@ -31,8 +35,10 @@ _REMEDY = (
 )
 
 
-def select(setting: str, compiled_name: str = "purine_ref._fast._loops") -> ModuleType:
-    """The module of loops for a `setting` of PURINE_REF_FAST.
+def select(
+    setting: str, compiled_name: str = "purine_ref._fast._loops", plain: ModuleType = _plain_loops
+) -> ModuleType:
+    """The module of loops, or another of which `plain` is the plain twin, for a `setting` of PURINE_REF_FAST.
 
     Raises ValueError for a setting other than auto, 1 or 0, and ImportError when the compiled twin is asked for and
     absent, or present and unusable.
@@ -40,12 +46,12 @@ def select(setting: str, compiled_name: str = "purine_ref._fast._loops") -> Modu
     if setting not in ("auto", "1", "0"):
         raise ValueError(f"PURINE_REF_FAST: expected auto, 1 or 0, got {setting!r}; unset it for auto")
     if setting == "0":
-        return _plain
+        return plain
     if importlib.util.find_spec(compiled_name) is not None:
         return _load(compiled_name)
     if setting == "1":
         raise ImportError(f"PURINE_REF_FAST=1 asks for the compiled loops, but {compiled_name} is not built; {_REMEDY}")
-    return _plain
+    return plain
 
 
 def _load(name: str) -> ModuleType:
@@ -60,8 +66,22 @@ def _load(name: str) -> ModuleType:
     return module
 
 
-loops = select(os.environ.get("PURINE_REF_FAST", "auto"))
+_SETTING = os.environ.get("PURINE_REF_FAST", "auto")
+
+loops = select(_SETTING)
 """The chosen module of loops."""
 
-FAST: bool = loops is not _plain
-"""Whether the compiled loops are in use."""
+tracker = select(_SETTING, "purine_ref._fast._tracker", _plain_tracker)
+"""The chosen module with the readiness tracker."""
+
+FAST: bool = loops is not _plain_loops
+"""Whether the compiled twins are in use."""
+
+if FAST == (tracker is _plain_tracker):
+    raise ImportError(f"of purine_ref._fast._loops and _tracker only one is built; {_REMEDY}")
+
+if TYPE_CHECKING:
+    from purine_ref._fast.tracker import Edges as Edges
+    from purine_ref._fast.tracker import Tracker as Tracker
+else:
+    Edges, Tracker = tracker.Edges, tracker.Tracker

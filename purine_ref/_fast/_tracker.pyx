@@ -6,6 +6,7 @@ does. Numbers that come from a caller are checked here, since C would not; numbe
 when it is made. Built by `setup.py`; `__init__.py` decides whether this module is used.
 """
 
+cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.tuple cimport PyTuple_Check, PyTuple_GET_ITEM, PyTuple_GET_SIZE
@@ -188,6 +189,7 @@ cdef class Tracker:
             self._require(self._counters.queue[self._head], 0, "finish")
         return walked
 
+    @cython.final
     cdef Py_ssize_t _drain(self, Function function) noexcept nogil:
         """Run C functions until none is ready, or until one is queued that is not; returns how many were run."""
         cdef Counters* c = &self._counters
@@ -202,16 +204,19 @@ cdef class Tracker:
         self._left -= head - start
         return head - start
 
+    @cython.final
     cdef Py_ssize_t _pass(self, int32_t op) noexcept nogil:
         """Finish and release `op`; the operators that may now start are put behind the queue; returns how many."""
         self._left -= 1
         return _release(&self._counters, op, _deliver(&self._counters, op), self._counters.queue + self._tail)
 
+    @cython.final
     cdef list _listed(self, Py_ssize_t end):
         """What was put behind the queue up to `end`, as a list."""
         cdef Py_ssize_t i
         return [self._counters.queue[i] for i in range(self._tail, end)]
 
+    @cython.final
     cdef int _fill(self, first) except -1:
         """Queue the `first` operators alone."""
         cdef Py_ssize_t op
@@ -224,6 +229,7 @@ cdef class Tracker:
             self._tail += 1
         return 0
 
+    @cython.final
     cdef inline int _require(self, Py_ssize_t op, int32_t count, what) except -1:
         """Raises RuntimeError unless the operator's count is this one."""
         self._require_number(op)
@@ -231,6 +237,7 @@ cdef class Tracker:
             raise RuntimeError(f"{self._edges.names[op]!r} cannot {what}: it is {self.state(op)}")
         return 0
 
+    @cython.final
     cdef inline int _require_number(self, Py_ssize_t op) except -1:
         """Raises IndexError unless there is such an operator."""
         if not 0 <= op < self._operators:

@@ -1,8 +1,8 @@
 """The plain twin of the readiness tracker: counters of a graph's edges, and the loop that runs a graph by them.
 
 `Edges` is what no run changes. A `Tracker` is one run over them: for each operator the input edges still unsatisfied,
-for each blob the producers still to deliver (rule R2). It is not thread-safe. Operators and blobs are numbers. The
-compiled twin `_tracker.pyx` has the same names, signatures, errors and order of results; it reads the edges as flat
+for each blob the producers still to deliver (rule R2). It is not thread-safe. Operators and blobs are numbers from 0.
+The compiled twin `_tracker.pyx` has the same names, signatures, errors and order of results; it reads the edges as flat
 int32 arrays, where this one walks the lists. `purine_ref.schedule` gives both a plan; nobody else calls them.
 """
 
@@ -21,8 +21,8 @@ Call = tuple[Any, ...]
 class Edges:
     """The edges of a graph, and how many of them there are.
 
-    `outputs[op]` lists a blob for each output edge, `consumers[blob]` an operator for each consuming edge; `waiting[op]`
-    and `producers[blob]` are the counts from which a run starts. `external` operators have one more edge, which is
+    `outputs[op]` lists a blob for each output edge, `consumers[blob]` an operator for each consuming edge. The counts
+    from which a run starts are `waiting[op]` and `producers[blob]`. `external` operators have one more edge, which is
     counted in `waiting` and satisfied from outside. `names` are for messages, one for each operator. Raises ValueError
     for counts and numbers that are out of range, and for more than int32 can count.
     """

@@ -77,6 +77,11 @@ def write_json(target: str | None, command: str, verdict: str, facts: Mapping[st
         return
     whole = {"schema": f"purine-ref/{command}/1", "verdict": verdict, **facts}
     text = json.dumps(whole, indent=2, allow_nan=False) + "\n"
+    write_text(target, text)
+
+
+def write_text(target: str, text: str) -> None:
+    """Write a file beside and renamed; - is the output."""
     if target == "-":
         click.echo(text, nl=False)
         return

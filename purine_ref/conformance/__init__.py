@@ -6,24 +6,35 @@ two arrays.
 
 from purine_ref.conformance.comparison import differing_elements
 from purine_ref.conformance.exact import Certificate, certify
+from purine_ref.conformance.recording import Recorded, Recording, is_recording, replayed
+from purine_ref.conformance.recording import load as load_recording
+from purine_ref.conformance.recording import to_text as recording_text
 from purine_ref.conformance.schemes import Scheme, parse_scheme, place_names, register, register_place, scheme_forms
 from purine_ref.conformance.session import Session
+from purine_ref.conformance.shrink import replay as replay_failure
 from purine_ref.conformance.verify import Comparison, Workload, verify
 from purine_ref.conformance.workloads import exact_workload, training_workload
 
 __all__ = [
     "Certificate",
     "Comparison",
+    "Recorded",
+    "Recording",
     "Scheme",
     "Session",
     "Workload",
     "certify",
     "differing_elements",
     "exact_workload",
+    "is_recording",
+    "load_recording",
     "parse_scheme",
     "place_names",
+    "recording_text",
     "register",
     "register_place",
+    "replay_failure",
+    "replayed",
     "scheme_forms",
     "training_workload",
     "verify",

@@ -31,6 +31,9 @@ from purine_ref.traversal import topological_order
 _STATE = 1
 """The bit of errors that a run starts with; operator i has bit i + 1."""
 
+_SAME = 2.0**-40
+"""By how much, relatively, float64 values differ that were computed from equal numbers, at most: they are rounded too."""
+
 _LARGE = 1e200
 """The variance of an unknown element: whatever comes from it has some, too."""
 
@@ -224,8 +227,23 @@ def _add_noise(estimate: Estimate, noise: Array | None, origin: int) -> None:
     """Add errors of an operator's own."""
     if noise is None or estimate.value.dtype.kind == "i":
         return
+    noise = _repeats(estimate.value) * noise
     estimate.variance = np.asarray(noise if estimate.variance is None else estimate.variance + noise)
     estimate.origins |= origin
+
+
+def _repeats(value: Array) -> int:
+    """How often each element occurs along the axes on which all slices are equal, as in a batch of one sample repeated.
+
+    What is computed from equal numbers is rounded alike: the errors are the same, not independent, and a sum over all
+    of them has as many times the variance. So each is given that much, as `summing.LinearOperation` does for copies.
+    """
+    count = 1
+    for axis, extent in enumerate(value.shape):
+        first, *others = (value[(slice(None),) * axis + (slice(0, stop),)] for stop in (1, 2, extent))
+        if extent > 1 and all((np.abs(other - first) <= _SAME * np.abs(first)).all() for other in others):
+            count *= extent
+    return count
 
 
 def _added(edges: Sequence[Estimate], unit: float) -> Estimate:

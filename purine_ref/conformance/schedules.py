@@ -136,25 +136,44 @@ def random_schedule(plan: Plan, seed: int) -> str:
 
 
 def pct_schedule(plan: Plan, seed: int, changes: int = 2) -> str:
-    """A schedule by random priorities: the ready operator of the highest priority starts.
+    """A schedule by random priorities: of the ready operators, the one on the chain of the highest priority starts.
 
-    At `changes` steps, drawn before, the one that would start falls behind all others first. Random choices at every
-    step hardly ever delay one operator for long; this does, and finds any fault that needs few such decisions with a
+    At `changes` steps, drawn before, the chain that is about to go on falls behind all others first. A draw at every
+    step hardly ever delays an operator for long; this does, and finds any fault that takes few such delays with a
     probability that is known (Burckhardt, Kothari, Musuvathi and Nagarakatti, "A Randomized Scheduler with
-    Probabilistic Guarantees of Finding Bugs", ASPLOS 2010; here each operator is a thread of one step).
+    Probabilistic Guarantees of Finding Bugs", ASPLOS 2010; for chains of a partial order in place of threads: Ozkan
+    and others, "Randomized Testing of Distributed Systems with Probabilistic Guarantees", OOPSLA 2018).
     """
     rng = random.Random(f"pct {seed} {changes}")
-    count = len(plan.graph.ops)
+    chain = chains(plan)
+    count = max(chain, default=-1) + 1
     priority = rng.sample(range(count), count)
-    points = set(rng.sample(range(count), min(changes, count)))
+    points = set(rng.sample(range(len(chain)), min(changes, len(chain))))
     ready = ReadyList(plan)
     choices = []
-    for step in range(count):
+    for step in range(len(chain)):
         if step in points:
-            priority[max(ready.ready, key=priority.__getitem__)] = -1 - step
-        choices.append(max(range(len(ready.ready)), key=lambda k: priority[ready.ready[k]]))
+            priority[chain[max(ready.ready, key=lambda op: priority[chain[op]])]] = -1 - step
+        choices.append(max(range(len(ready.ready)), key=lambda k: priority[chain[ready.ready[k]]]))
         ready.take(choices[-1])
     return encode(choices)
+
+
+def chains(plan: Plan) -> list[int]:
+    """For each operator the number of its chain: it goes on with a chain that ends at one of its producers, if any."""
+    chain = [-1] * len(plan.graph.ops)
+    ends: set[int] = set()
+    started = 0
+    for index in plan.order:
+        producers = (op.index for blob in plan.graph.ops[index].inputs for op, _ in blob.producers)
+        before = next((producer for producer in producers if producer in ends), None)
+        if before is None:
+            chain[index], started = started, started + 1
+        else:
+            chain[index] = chain[before]
+            ends.remove(before)
+        ends.add(index)
+    return chain
 
 
 def _choices_by(plan: Plan, ranks: Sequence[float]) -> Iterator[int]:

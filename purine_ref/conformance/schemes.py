@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
+from purine_ref.conformance.schedules import replay_order
 from purine_ref.conformance.session import Session
+from purine_ref.devices import Device, device_for
 from purine_ref.devices.virtual import VirtualMachine, virtual_locations
 from purine_ref.errors import GraphError
-from purine_ref.executors import Executor, Serial, Threaded
+from purine_ref.executors import Executor, Observer, Serial, Threaded
 from purine_ref.executors.ranks import Ranks
 from purine_ref.graph import Graph
 from purine_ref.parallel import Composed, Data, Hybrid, Model, Pipeline, Refiner, compose, pipeline_ranks
@@ -29,12 +32,23 @@ class Scheme:
     """A scheme as written, and what it means: `open` runs a serial graph under it, `compose` only makes the graph.
 
     `divides` says that the graph is composed, so that sums may be added in another order than in the serial graph.
+    `drive` opens as `open` does, but starts operators by a schedule string, or for an observer to see; None for a
+    scheme that stands alone.
     """
 
     text: str
     open: Opener
     compose: Callable[[Graph], Graph] = lambda graph: graph
     divides: bool = False
+    drive: Callable[[Graph, int, Driven], Session] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Driven:
+    """How a run is driven or watched: a schedule string (see `schedules`), and an observer."""
+
+    schedule: str | None = None
+    observer: Observer | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +71,26 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True)
+class Running:
+    """What an executor is opened with: `threads` of 0 mean the serial one; `ranks` or a `schedule`, or neither."""
+
+    seed: int
+    threads: int
+    ranks: Sequence[float] | None
+    driven: Driven
+
+    def order(self, graph: Graph, devices: Callable[[Location], Device] = device_for) -> list[str] | None:
+        """The order of starts that the schedule names. Raises Refused where it is no schedule of the graph."""
+        schedule = self.driven.schedule
+        return None if schedule is None else replay_order(graph, schedule, devices)
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
-    """A place: the locations for a number of divisions, and `open(graph, seed, threads, ranks)`."""
+    """A place: the locations for a number of divisions, and how a graph is opened there."""
 
     locations: Callable[[int], list[Location]]
-    open: Callable[[Graph, int, int, Sequence[float] | None], Opened]
+    open: Callable[[Graph, Running], Opened]
 
 
 Parser = Callable[[str], "Part | Opener"]
@@ -143,14 +172,16 @@ def _scheme(text: str, parts: Sequence[Part], place: Place) -> Scheme:
             return graph
         return compose(graph, refiners, place.locations(prod(r.width for r in refiners)), reduction=reduction)
 
-    def opened(graph: Graph, seed: int) -> Session:
+    def driven(graph: Graph, seed: int, how: Driven) -> Session:
         """A session of the graph under the scheme, at its place."""
         made = composed(graph)
-        ranks = pipeline_ranks(made, order) if order is not None and isinstance(made, Composed) else None
-        opening = place.open(made, seed, threads, ranks)
+        ranks = None
+        if order is not None and isinstance(made, Composed) and how.schedule is None:
+            ranks = pipeline_ranks(made, order)
+        opening = place.open(made, Running(seed, threads, ranks, how))
         return Session(opening.executor, graph, faults=opening.faults, close=opening.close)
 
-    return Scheme(text, opened, composed, bool(refiners))
+    return Scheme(text, lambda graph, seed: driven(graph, seed, Driven()), composed, bool(refiners), driven)
 
 
 def _count(text: str, name: str) -> int:
@@ -209,24 +240,26 @@ def _hybrid(argument: str) -> Part:
     return Part((Hybrid(*_grid(argument, "DxM")),))
 
 
-def _plain(graph: Graph, seed: int, threads: int, ranks: Sequence[float] | None) -> Opened:
-    if threads == 0:
-        return Opened(Serial(graph, seed=seed))
-    return Opened(Threaded(graph, threads=threads, seed=seed, ranks=ranks))
+def _plain(graph: Graph, how: Running) -> Opened:
+    return Opened(_executor(graph, how, device_for))
 
 
-def _virtual(graph: Graph, seed: int, threads: int, ranks: Sequence[float] | None) -> Opened:
-    machine = VirtualMachine(seed=seed)
-    executor: Executor
-    if threads == 0:
-        executor = Serial(graph, seed=seed, devices=machine.device)
-    else:
-        executor = Threaded(graph, threads=threads, ranks=ranks, seed=seed, devices=machine.device)
-    return Opened(executor, lambda: machine.races, machine.close)
+def _virtual(graph: Graph, how: Running) -> Opened:
+    machine = VirtualMachine(seed=how.seed)
+    return Opened(_executor(graph, how, machine.device), lambda: machine.races, machine.close)
 
 
-def _ranks(graph: Graph, seed: int, threads: int, ranks: Sequence[float] | None) -> Opened:
-    return Opened(Ranks(graph, seed=seed, threads=max(threads, 1), ranks=ranks))
+def _executor(graph: Graph, how: Running, devices: Callable[[Location], Device]) -> Executor:
+    order, observer = how.order(graph, devices), how.driven.observer
+    if how.threads == 0:
+        return Serial(graph, seed=how.seed, devices=devices, order=order, observer=observer)
+    shared: dict[str, Any] = {"seed": how.seed, "devices": devices, "order": order, "observer": observer}
+    return Threaded(graph, threads=how.threads, ranks=how.ranks, **shared)
+
+
+def _ranks(graph: Graph, how: Running) -> Opened:
+    shared: dict[str, Any] = {"seed": how.seed, "order": how.order(graph), "observer": how.driven.observer}
+    return Opened(Ranks(graph, threads=max(how.threads, 1), ranks=how.ranks, **shared))
 
 
 register_place("cpu", Place(lambda width: [Location()] * width, _plain))

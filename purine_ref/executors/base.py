@@ -2,7 +2,8 @@
 
 An executor is idle, running, or closed. `run_async` makes it running, `sync` waits, raises what went wrong, and makes
 it idle again; `run` is both (rule R3). Fixed after construction: plan, binding, seed. Changing: the current `Run`,
-guarded by `_guard`; `_computing`, the operator that each thread computes, each thread writing its own entry; and
+guarded by `_guard`; `_computing`, the operator that each thread computes, or the schedule whose operators it computes
+one after the other, each thread writing its own entry; and
 `iteration`, which counts the runs that succeeded and keys random operations. How operators are started is the
 subclasses' only business: `_start`, `_wait`, `_halt` and `_stop`.
 
@@ -46,7 +47,7 @@ _log = logging.getLogger("purine_ref")
 
 
 class Run:
-    """One run: its schedule, its kernels, the failures so far, and whether it must start nothing more.
+    """One run: its schedule, its kernels, and the failures so far.
 
     `starting` is held until `_start` has returned.
     """
@@ -55,7 +56,6 @@ class Run:
         self.schedule = schedule
         self.kernels = kernels
         self.failures: list[BaseException] = []
-        self.halted = False
         self.starting = threading.Lock()
 
 
@@ -89,7 +89,7 @@ class Executor(ABC):
         self._additive = [any(self.plan.producers[blob] > 1 for blob in blobs) for blobs in self.plan.outputs]
         self._guard = threading.Lock()
         self._run: Run | None = None
-        self._computing: dict[int, Op] = {}
+        self._computing: dict[int, Op | Schedule] = {}
         self._pid = os.getpid()
         self._clock = time.perf_counter
         self._binding: Binding | None = self._bind(devices)
@@ -323,7 +323,7 @@ class Executor(ABC):
 
     def _busy_names(self) -> str:
         """The operators that are computing, for a message."""
-        return ", ".join(repr(op.name) for op in list(self._computing.values()))
+        return ", ".join(repr(_operator(computed).name) for computed in list(self._computing.values()))
 
     @property
     def _bound(self) -> Binding:
@@ -339,9 +339,9 @@ class Executor(ABC):
 
     def _refuse_inside(self, what: str) -> None:
         self._refuse_fork(what)
-        op = self._computing.get(threading.get_ident())
-        if op is not None:
-            own = f"its own operator {op.name!r}"
+        computed = self._computing.get(threading.get_ident())
+        if computed is not None:
+            own = f"its own operator {_operator(computed).name!r}"
             raise RuntimeError(f"executor of graph {self.graph.name!r} cannot be {what} from {own}")
 
     def _refuse_while_running(self, what: str) -> None:
@@ -358,3 +358,8 @@ class Executor(ABC):
                 f"executor of graph {self.graph.name!r} was made in process {self._pid} and used after fork in "
                 f"{os.getpid()} ({what}): make a new executor in the child"
             )
+
+
+def _operator(computed: Op | Schedule) -> Op:
+    """The operator that a thread computes, by its entry in `_computing`."""
+    return computed.running() if isinstance(computed, Schedule) else computed

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 from purine_ref.devices import Device, Event, Work
 from purine_ref.errors import GraphError, ShapeError
 from purine_ref.graph import Blob, Graph, View
-from purine_ref.operation import Array, Kernels, Operation, RunKey
+from purine_ref.operation import Array, Kernels, RunKey
 from purine_ref.plan import Plan
 from purine_ref.tensor import Location, Tensor
 from purine_ref.transports import Transport
@@ -104,19 +105,17 @@ def _initial(blob: Blob, device: Device, seed: int) -> Array:
     return array
 
 
-@dataclass(slots=True)
-class _Call:
-    """How to run one operator: its operation, its place, and the arrays of its edges. `idle` ones move nothing."""
+class Call(NamedTuple):
+    """How to run one operator: `compute`, None where it moves nothing; the number of its place; its edges' arrays."""
 
-    operation: Operation
+    compute: Callable[[Kernels, Sequence[Array], Sequence[Array]], None] | None
     place: int
     inputs: list[Array]
     outputs: list[Array]
-    idle: bool
 
 
 class Binding:
-    """A plan bound to arrays."""
+    """A plan bound to arrays. `calls` say how each operator is run; `asynchronous`, that a device only enqueues."""
 
     def __init__(self, plan: Plan, memory: Memory, devices: Callable[[Location], Device], seed: int) -> None:
         self.plan = plan
@@ -125,16 +124,17 @@ class Binding:
         self._number = {place: number for number, place in enumerate(self._devices)}
         self._slots = _bind_blobs(plan, memory, self._devices, seed)
         self._later: dict[int, list[Slot]] = {}  # for each blob with several producers, the slots of all but the first
-        self._lasting: list[tuple[_Call, list[Slot | Part], list[Slot | Part]]] = []  # calls whose arrays may change
-        self._calls = [self._call(index) for index in range(len(plan.graph.ops))]
-        self._asynchronous = any(device.asynchronous for device in self._devices.values())
+        self._lasting: list[tuple[Call, list[Slot | Part], list[Slot | Part]]] = []  # calls whose arrays may change
+        self.calls = [self._call(index) for index in range(len(plan.graph.ops))]
+        self.asynchronous = any(device.asynchronous for device in self._devices.values())
         self._events: list[list[Event]] = [[] for _ in plan.graph.blobs]  # what must happen before each may be read
 
-    def _call(self, index: int) -> _Call:
+    def _call(self, index: int) -> Call:
         op = self.plan.graph.ops[index]
         inputs = [self._slots[blob.index] for blob in op.inputs]
         outputs = [self._output(blob, index, slot) for slot, blob in enumerate(op.outputs)]
-        call = _Call(op.operation, self._number[op.location], _arrays(inputs), _arrays(outputs), op in self.plan.idle)
+        compute = None if op in self.plan.idle else op.operation.compute
+        call = Call(compute, self._number[op.location], _arrays(inputs), _arrays(outputs))
         if any(isinstance(slot, (Lasting, Part)) for slot in (*inputs, *outputs)):
             self._lasting.append((call, inputs, outputs))
         return call
@@ -150,10 +150,10 @@ class Binding:
 
     def begin(self, key: RunKey, transport: Transport | None = None) -> list[Kernels]:
         """Begin a run; returns its vocabularies, one for each place, with the way to other ranks."""
-        for events in self._events if self._asynchronous else ():
+        for events in self._events if self.asynchronous else ():
             events.clear()
         for call, inputs, outputs in self._lasting:
-            call.inputs, call.outputs = _arrays(inputs), _arrays(outputs)
+            call.inputs[:], call.outputs[:] = _arrays(inputs), _arrays(outputs)
         kernels = [device.kernels(key) for device in self._devices.values()]
         for vocabulary in kernels:
             vocabulary.transport = transport
@@ -161,36 +161,35 @@ class Binding:
 
     def expect(self, op: int, kernels: Sequence[Kernels], arrived: Callable[[], None]) -> None:
         """Have `arrived` called when external operator `op` may start."""
-        call = self._calls[op]
-        call.operation.expect(kernels[call.place], arrived)
+        self.plan.graph.ops[op].operation.expect(kernels[self.calls[op].place], arrived)
 
     def call(self, op: int, kernels: Sequence[Kernels]) -> None:
         """Compute operator `op` from its input arrays into its output arrays."""
-        call = self._calls[op]
-        if self._asynchronous:
+        call = self.calls[op]
+        if self.asynchronous:
             self._submit(op, call, kernels)
-        elif not call.idle:
-            call.operation.compute(kernels[call.place], call.inputs, call.outputs)
+        elif call.compute is not None:
+            call.compute(kernels[call.place], call.inputs, call.outputs)
 
     def combine(self, blob: int) -> None:
         """Add the later contributions to a complete blob, in the order of its edges (rule R4)."""
         if blob not in self._later:
             return
-        if self._asynchronous:
+        if self.asynchronous:
             self._submit_sum(blob)
         else:
             _add_up(self._slots[blob].array, _arrays(self._later[blob]))
 
     # Asynchronous devices: an operator is enqueued, and an event goes with every blob it makes ---------------------
 
-    def _submit(self, index: int, call: _Call, kernels: Sequence[Kernels]) -> None:
+    def _submit(self, index: int, call: Call, kernels: Sequence[Kernels]) -> None:
         """Enqueue an operator behind the events of its inputs. One that moves nothing passes them on."""
         op = self.plan.graph.ops[index]
         events = [event for blob in self.plan.inputs[index] for event in self._events[blob]]
-        if not call.idle:
-            inputs, outputs = call.inputs, call.outputs
-            compute = partial(call.operation.compute, kernels[call.place], inputs, outputs)
-            moves = hasattr(call.operation, "to")
+        if call.compute is not None:
+            inputs, outputs = call.inputs.copy(), call.outputs.copy()  # the lists change with the next run
+            compute = partial(call.compute, kernels[call.place], inputs, outputs)
+            moves = hasattr(op.operation, "to")
             ends = inputs, outputs, events
             events = self._after(Work(op.name, op.location, op.stream, compute, *ends, moves, op.describe))
         for blob in self.plan.outputs[index]:

@@ -15,14 +15,14 @@ from purine_ref.devices import Device
 from purine_ref.errors import PeerLost
 from purine_ref.executors.base import Executor, Run
 from purine_ref.executors.crew import Crew
+from purine_ref.executors.joint import JointBinding
 from purine_ref.executors.memory import Binding
 from purine_ref.executors.threaded import Threaded
-from purine_ref.graph import Blob, Graph
-from purine_ref.operation import Array, Kernels, RunKey
+from purine_ref.graph import Graph
 from purine_ref.parallel.ranks import incoming, local_graph, world
 from purine_ref.schedule import order_ranks, require_one_each
 from purine_ref.tensor import Location
-from purine_ref.transports import EARLY, Hub, Transport
+from purine_ref.transports import EARLY, Hub
 
 
 class Ranks(Executor):
@@ -80,7 +80,7 @@ class Ranks(Executor):
             for part in self._parts:
                 part.close()
             raise
-        return _Bindings(self._parts)
+        return JointBinding(self._parts)
 
     def _priorities(self, local: Graph) -> dict[str, Any]:
         """The order and the ranks of one rank's operators."""
@@ -151,31 +151,3 @@ class Ranks(Executor):
                 del own
             self._crew.end()
         part.close()
-
-
-class _Bindings(Binding):
-    """The bindings of all ranks as one; operators are computed by the ranks' own."""
-
-    def __init__(self, parts: Sequence[Executor]) -> None:
-        self._parts = parts
-
-    def begin(self, key: RunKey, transport: Transport | None = None) -> list[Kernels]:
-        """Every rank begins by itself."""
-        return []
-
-    def synchronise(self) -> list[BaseException]:
-        """Every rank has waited for its devices."""
-        return []
-
-    def swap(self) -> None:
-        """Make the run count on every rank."""
-        for part in self._parts:
-            part.commit()
-
-    def read(self, blob: Blob) -> Array:
-        """A copy of a blob's array, from its rank."""
-        return self._parts[blob.location.rank].fetch(blob.name)
-
-    def write(self, blob: Blob, array: Array) -> None:
-        """Fill a blob that no operator writes, at its rank."""
-        self._parts[blob.location.rank].feed({blob.name: array})

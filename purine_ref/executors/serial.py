@@ -1,11 +1,13 @@
 """The serial executor: one operator after the other, on the thread that calls `run_async`.
 
-That thread waits for a message from another rank only when it has nothing else to compute.
+That thread waits for a message from another rank only when it has nothing else to compute. Where nobody watches, and
+no order or message decides, the loop over the operators is the schedule's own, which may be compiled.
 """
 
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,11 +27,33 @@ class Serial(Executor):
         self._ranks = None if order is None else order_ranks(self.plan, order)
 
     def _start(self, run: Run) -> None:
-        ready = ReadyQueue(self._ranks, Turn())
-        ready.extend(run.schedule.ready())
         arrived: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._listen(run, arrived.put)
-        while not run.halted:
+        if self._uninterrupted():
+            self._run_through(run)
+        else:
+            self._run_singly(run, arrived)
+
+    def _uninterrupted(self) -> bool:
+        """Whether nothing but the graph has a say in what happens between two operators."""
+        watched = self._observer is not None or self._ranks is not None
+        return not (watched or self.plan.external or self._bound.asynchronous)
+
+    def _run_through(self, run: Run) -> None:
+        """Leave the run to the schedule's own loop."""
+        thread = threading.get_ident()
+        self._computing[thread] = run.schedule
+        try:  # the binding is in no variable: an operator's error keeps this frame alive
+            run.schedule.run(run.schedule.ready(), self._bound.calls, run.kernels, self._bound.combine)
+        except BaseException as error:
+            run.failures.append(self._failed(run.schedule.running(), error))
+        finally:
+            del self._computing[thread]
+
+    def _run_singly(self, run: Run, arrived: queue.SimpleQueue[int]) -> None:
+        ready = ReadyQueue(self._ranks, Turn())
+        ready.extend(run.schedule.ready())
+        while not run.schedule.halted:
             op = ready.pop()
             if op is None:
                 if not run.schedule.awaits():
@@ -54,8 +78,11 @@ class Serial(Executor):
     def _wait(self, run: Run) -> None:
         """Nothing to wait for: `_start` returns when all is done."""
 
+    def _stop(self) -> None:
+        self._halt(0.0)
+
     def _halt(self, seconds: float) -> bool:
         run = self._run
         if run is not None:
-            run.halted = True
+            run.schedule.halted = True
         return True

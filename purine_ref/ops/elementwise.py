@@ -21,4 +21,5 @@ class ElementwiseOperation(Operation):
 
     def spread(self, call: Call, index: int) -> tuple[Array, ...]:
         """Squared slopes times the variance."""
-        return tuple(slope * slope * call.variances[index] for slope in self.slopes(call, index))
+        slopes = zip(self.slopes(call, index), call.outputs, strict=True)
+        return tuple(slope * slope * call.variances[index] + call.xp.zeros(y.shape) for slope, y in slopes)

@@ -160,7 +160,7 @@ class SoftmaxGradient(_AlongAxisGradient):
         """The slopes are y_i ([i = j] - y_j) for dy, and [i = j] (dy_i - sum dy y) - y_i dy_j for y."""
         xp, (dy, y), variance = call.xp, call.inputs, call.variances[index]
         if index == 0:
-            return (variance_through(xp, y, variance, self.axis),)
+            return (y * y * ((1 - y) ** 2 * variance + sum_of_others(xp, y * y * variance, self.axis)),)
         own = dy - sum_along(xp, dy * y, self.axis) - y * dy
         return (own * own * variance + y * y * sum_of_others(xp, dy * dy * variance, self.axis),)
 

@@ -73,10 +73,6 @@ class LinearOperation(SummingOperation):
         """How many elements of the output an element of the input goes to."""
         return 1
 
-    def noise(self, call: Call) -> tuple[Array | None, ...]:
-        """That of sums, once for each copy, as copies of one number are rounded alike."""
-        return tuple(None if each is None else self.copies(call) * each for each in super().noise(call))
-
     def spread(self, call: Call, index: int) -> tuple[Array, ...]:
         """Squared factors times the variance, once for each copy; for a selector, what lies where it points to."""
         variance = call.variances[index] if index == 0 else call.xp.square(call.inputs[0]) * call.variances[index]

@@ -12,7 +12,7 @@ from purine_ref.errors import GraphError
 from purine_ref.graph import Graph, Op
 from purine_ref.parallel.composition import Composed
 from purine_ref.parallel.data import divide_samples
-from purine_ref.parallel.phases import BACKWARD, FORWARD, phases
+from purine_ref.parallel.phases import BACKWARD, FORWARD, UPDATE, phases
 from purine_ref.parallel.tasks import Network, Task
 
 
@@ -124,11 +124,11 @@ def pipeline_ranks(composed: Composed, kind: str) -> list[float]:
     if pipeline is None or kind not in ("gpipe", "1f1b"):
         raise GraphError(f"ranks need a pipeline and 'gpipe' or '1f1b'; graph {composed.name!r} got {kind!r}")
     last = 2.0 * pipeline.micro
-    ranks = [0.0] * len(composed.ops)  # copies come first: others wait for them
+    ranks = [0.0] * len(composed.ops)  # copies, and what a gradient starts from, come first: others wait for them
     for op, (serial, micro) in micro_batches(composed, pipeline).items():
         phase = phases(composed.serial).phase[serial]
         if phase not in (FORWARD, BACKWARD) or micro is None:
-            ranks[op.index] = last if phase != FORWARD else 0.0
+            ranks[op.index] = last if phase == UPDATE else 0.0
             continue
         stage = pipeline.stage_of(composed.serial, serial)
         ranks[op.index] = _rank(kind, phase == BACKWARD, micro, stage, pipeline)

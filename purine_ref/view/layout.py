@@ -13,7 +13,6 @@ from typing import Any
 
 from purine_ref.view.alignment import Alignment
 
-
 BETWEEN = 56.0
 """The space between two bands."""
 

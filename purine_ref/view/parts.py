@@ -141,7 +141,7 @@ def _colour(hue: float) -> str:
 
 
 def shortened(node: Node, name: str, *, in_band: bool) -> str:
-    """A name without the operation at its end, before what says which part it is; in a place's band, without the place."""
+    """A name without the operation that ends it (before what says which part it is), in a band also without the place."""
     if isinstance(node, Op):
         name = re.sub(rf"/{re.escape(node.operation.name)}(?=[\[@]|$)", "", name, count=1)
     if in_band:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from faults import dispatchers, geometry, graphs, parallel, places, updates, values
+from faults import devices, dispatchers, geometry, graphs, moves, parallel, ranks, updates, values
 
 ALL = [*dispatchers.ALL, *graphs.ALL, *geometry.ALL, *values.ALL, *updates.ALL]
 """Wrong operators, graphs, and dispatchers of one place."""
 
-PARALLEL = [*parallel.ALL, *places.ALL]
+PARALLEL = [*parallel.ALL, *moves.ALL, *devices.ALL, *ranks.ALL]
 """Wrong compositions, devices, ranks and transports."""

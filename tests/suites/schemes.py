@@ -12,7 +12,10 @@ STEPS = 2
 
 
 def agrees(model: str, scheme: str, *, exact: bool) -> None:
-    """Every piece of every tensor agrees, to the bit where sums are `exact`, else within its bound; and nothing races."""
+    """Every piece of every tensor agrees (rule R9); nothing races.
+
+    To the bit where sums are `exact` (rule R10), else within its bound (rule R11).
+    """
     workload = (exact_workload if exact else training_workload)(model, "float64", BATCH, STEPS, 1)
     [result] = verify(workload, [parse_scheme(scheme)], seed=1)
     assert result.verdict == "pass", result.first or result.verdict

@@ -1,25 +1,23 @@
-"""Wrong places: events that nobody waits for, memory that is shared, races that are not seen, ranks, and transports."""
+"""Wrong devices, and wrong use of them: events not waited for, memory that is shared, races that are not seen."""
 
 from __future__ import annotations
 
+import queue
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from faults.fault import Fault, Plant, around, replaced, together
+from faults.fault import Fault, Plant, around, replaced
 from faults.parallel import exact
 from purine_ref import hazards
 from purine_ref.devices import Event, Work, races, virtual
 from purine_ref.devices.races import RaceDetector
 from purine_ref.devices.virtual import VirtualDevice, VirtualEvent, VirtualMachine
-from purine_ref.executors import Executor, memory
-from purine_ref.executors import ranks as executor
+from purine_ref.executors import memory
 from purine_ref.executors.memory import Binding
-from purine_ref.graph import Graph, Op
-from purine_ref.operation import Operation
+from purine_ref.graph import Op
 from purine_ref.ops import Copy
-from purine_ref.ops.transfer import Receive, Send
-from purine_ref.transports import Inbox, InProcess, inproc
+from purine_ref.ops.transfer import Receive
 
 Array = Any
 
@@ -27,16 +25,6 @@ Array = Any
 def devices(name: str) -> str:
     """A check of virtual devices."""
     return f"test_virtual_devices: {name}"
-
-
-def ranks(name: str) -> str:
-    """A check of ranks in one process."""
-    return f"test_ranks: {name}"
-
-
-def transport(name: str) -> str:
-    """A check of the transports' suite."""
-    return f"InProcess: {name}"
 
 
 COPIES = devices("test_a_copy_waits_for_what_it_reads_and_is_waited_for")
@@ -68,7 +56,7 @@ def without_event(right: Any, self: Binding, blob: int) -> None:
 
 
 def forgetting_when_idle(right: Any, self: Binding, index: int, call: Any, kernels: Any) -> None:
-    if not call.idle:
+    if self.plan.graph.ops[index] not in self.plan.idle:
         right(self, index, call, kernels)
 
 
@@ -120,7 +108,11 @@ EVENTS = [
         "event not waited for: through what moves nothing",
         "Whoever reads a view waits for nobody.",
         around(Binding, "_submit", forgetting_when_idle),
-        (devices("test_what_moves_nothing_passes_its_events_on"), exact("model:2@virtual")),
+        (
+            devices("test_what_moves_nothing_passes_its_events_on"),
+            devices("test_parts_that_were_copied_into_one_whole"),
+            exact("model:2@virtual"),
+        ),
     ),
     Fault(
         "gradient added before it is there",
@@ -132,7 +124,7 @@ EVENTS = [
         "gradient added when the last one is there",
         "The additions to a blob wait for the last contribution alone.",
         around(Binding, "_submit", of_the_last_alone),
-        (ADDITIONS, PLACEMENTS),
+        (ADDITIONS,),
     ),
 ]
 
@@ -163,7 +155,7 @@ MEMORY = [
         "memory: reused while it is read",
         "Copies of one shape land in one buffer of their place.",
         around(memory, "_bind_blob", one_landing),
-        (exact("pipeline:2x4@virtual"), exact("pipeline:2x4@ranks"), exact("data:3,ring@ranks")),
+        (exact("pipeline:2x4@virtual"), exact("data:3,ring@virtual")),
     ),
     Fault(
         "memory: overwritten beside a copy",
@@ -199,6 +191,17 @@ def going_on(right: Any, self: Any, work: Work) -> bool:
     return True
 
 
+class LastFirst:
+    """The module `queue`, but that its queues give out the last first."""
+
+    SimpleQueue = queue.LifoQueue
+
+
+def without_the_host(right: Any, self: RaceDetector, work: str, queue_name: str, *more: Any) -> None:
+    if queue_name != "host":
+        right(self, work, queue_name, *more)
+
+
 WAITS = devices("test_work_waits_for_the_events_of_other_queues")
 RACES = devices("test_whatever_races_is_found_and_nothing_else")
 
@@ -228,6 +231,12 @@ DEVICES = [
         (devices("test_r12_what_needs_failed_work_is_skipped_and_the_failure_is_told_once"),),
     ),
     Fault(
+        "device: work out of order",
+        "A queue starts what was submitted last.",
+        replaced(virtual, "queue", LastFirst),
+        (devices("test_submitting_does_not_wait_and_a_queue_keeps_its_order"),),
+    ),
+    Fault(
         "races: none seen",
         "All accesses count as ordered.",
         replaced(races, "_known", lambda other, work, clock: True),
@@ -238,6 +247,24 @@ DEVICES = [
         "Only writers are recorded.",
         around(RaceDetector, "check", lambda right, self, *what: right(self, *what[:4], (), what[5])),
         (devices("test_two_accesses_race_if_one_writes"), RACES),
+    ),
+    Fault(
+        "races: of the host not seen",
+        "What the host does counts as ordered after all devices.",
+        around(RaceDetector, "check", without_the_host),
+        (devices("test_the_host_races_with_devices_that_it_does_not_wait_for"),),
+    ),
+    Fault(
+        "races: forgotten too early",
+        "What a device did is forgotten while another still works.",
+        replaced(virtual._Queue, "idle", True),
+        (devices("test_nothing_races_with_what_was_waited_for"),),
+    ),
+    Fault(
+        "races: never forgotten",
+        "What was waited for counts as going on.",
+        replaced(RaceDetector, "forget", lambda self: None),
+        (devices("test_nothing_races_with_what_was_waited_for"),),
     ),
     Fault(
         "races: events of events not known",
@@ -258,178 +285,4 @@ def at_once(device: VirtualDevice, work: Work) -> Work:
     return replace(work, after=()) if device._location.is_cpu else work
 
 
-# Ranks
-
-
-def ending(change: Callable[[Graph, dict[Op, Operation]], None]) -> Plant:
-    """The sends and receives of every rank's graph are others."""
-
-    def local_graph(right: Any, graph: Graph, rank: int) -> Graph:
-        local = right(graph, rank)
-        ends: dict[Op, Any] = {op: op.operation for op in local.ops if isinstance(op.operation, (Send, Receive))}
-        change(local, ends)
-        for op, operation in ends.items():
-            op.operation = operation
-        return local
-
-    return around(executor, "local_graph", local_graph)
-
-
-def one_tag(_: Graph, ends: dict[Op, Any]) -> None:
-    for op, end in ends.items():
-        ends[op] = replace(end, tag=0)
-
-
-def exchanged(_: Graph, ends: dict[Op, Any]) -> None:
-    """Two messages of one shape from one rank are taken for each other."""
-    alike: dict[tuple[object, ...], list[Op]] = {}
-    for op, end in ends.items():
-        if isinstance(end, Receive):
-            alike.setdefault((end.peer, end.shape, end.dtype), []).append(op)
-    for one, other, *_ in (ops for ops in alike.values() if len(ops) > 1):
-        tags = ends[one].tag, ends[other].tag
-        ends[one], ends[other] = replace(ends[one], tag=tags[1]), replace(ends[other], tag=tags[0])
-
-
-def own_seed(right: Any, self: Binding, key: Any, transport: Any = None) -> Any:
-    return right(self, replace(key, seed=key.seed + transport.rank) if transport is not None else key, transport)
-
-
-def counted_at_once(right: Any, self: Executor, commit: bool = True) -> None:
-    right(self, True)
-
-
-def through_it_again(right: Any, self: executor.Ranks, run: Any) -> None:
-    """After a failure the next run goes over the same hub, with what lies in it."""
-    if self._hub is not None:
-        self._hub.lost = None
-        self._last = -1
-    right(self, run)
-
-
-RANKS = [
-    Fault(
-        "ranks: one tag for all messages",
-        "All messages from one rank to another go along one route.",
-        ending(one_tag),
-        (exact("data:2@ranks"), ranks("test_messages_both_ways_at_once"), ranks("test_messages_in_any_order")),
-    ),
-    Fault(
-        "ranks: tags of two messages exchanged",
-        "Two messages of one shape are taken for each other.",
-        ending(exchanged),
-        (exact("pipeline:2x4@ranks"), ranks("test_messages_in_any_order")),
-    ),
-    Fault(
-        "ranks: a seed for each",
-        "Ranks draw from seeds of their own.",
-        around(Binding, "begin", own_seed),
-        ("verify --exact: nin-digits data:2@ranks", ranks("test_r4_r6_r7_several_iterations_under_delays")),
-    ),
-    Fault(
-        "ranks: a run counts twice",
-        "What a run exchanged is exchanged back.",
-        around(executor._Bindings, "swap", lambda right, self: (right(self), right(self))),
-        (exact("data:2@ranks"), ranks("test_r4_r6_r7_several_iterations_under_delays")),
-    ),
-    Fault(
-        "ranks: a run counts where it succeeded",
-        "A rank does not wait for the others before its run counts.",
-        together(around(Executor, "sync", counted_at_once), replaced(executor._Bindings, "swap", lambda self: None)),
-        ("test_ranks_failures: test_r12_a_run_counts_on_all_ranks_or_on_none",),
-    ),
-    Fault(
-        "ranks: messages outlive a failed run",
-        "The run after a failure finds the messages of the one that failed.",
-        around(executor.Ranks, "_start", through_it_again),
-        ("test_ranks_failures: test_r12_a_failure_on_one_rank_ends_them_all",),
-        isolated=True,
-    ),
-]
-
-
-# Transports
-
-
-def in_every_run(name: str) -> Plant:
-    """The iteration of a message is 0."""
-
-    def call(right: Any, self: InProcess, peer: int, tag: int, iteration: int, what: Any) -> None:
-        right(self, peer, tag, 0, what)
-
-    return around(InProcess, name, call)
-
-
-def the_newest(right: Any, self: Inbox, peer: int, tag: int, iteration: int, into: Array) -> Array | None:
-    messages = self._channels[peer, tag].messages
-    newest = messages.get(max(messages, default=iteration))
-    message = right(self, peer, tag, iteration, into)
-    return message if message is None else newest
-
-
-class Uncopied:
-    """numpy, but that an array made of an array is that one."""
-
-    @staticmethod
-    def array(array: Array, order: str) -> Array:
-        return array
-
-
-def called_at_once(right: Any, self: Inbox, peer: int, tag: int, iteration: int, arrived: Any) -> bool:
-    return right(self, peer, tag, iteration, arrived) or not arrived() and False
-
-
-TRANSPORTS = [
-    Fault(
-        "transport: an iteration's number is used again",
-        "Every run's messages are those of iteration 0.",
-        together(in_every_run("send"), in_every_run("expect"), in_every_run("take")),
-        (exact("data:2@ranks"), ranks("test_messages_both_ways_at_once"), transport("test_the_callback_comes_once")),
-    ),
-    Fault(
-        "transport: any iteration is taken",
-        "A message that was sent before, or that nobody expects, is not refused.",
-        replaced(Inbox, "_require", lambda self, *what: None),
-        (
-            transport("test_a_duplicate_is_refused"),
-            transport("test_expecting_out_of_turn_is_refused"),
-            "test_transports: test_any_order_of_sending_expecting_and_taking_brings_each_iteration_its_message",
-        ),
-    ),
-    Fault(
-        "transport: another iteration's message",
-        "A rank that is behind gets the newest message along a route.",
-        around(Inbox, "take", the_newest),
-        (
-            transport("test_messages_of_later_iterations_wait_until_they_are_expected"),
-            "test_transports: test_any_order_of_sending_expecting_and_taking_brings_each_iteration_its_message",
-        ),
-    ),
-    Fault(
-        "transport: the sender's own array",
-        "A message is not copied when it is sent.",
-        replaced(inproc, "np", Uncopied),
-        (transport("test_mq_01_the_sender_may_write_over_the_array_when_send_returns"),),
-    ),
-    Fault(
-        "transport: room without end",
-        "A rank may run ahead of the others for ever.",
-        replaced(Inbox, "has_room", lambda self, peer, tag: True),
-        (transport("test_a_sender_far_ahead_waits_for_the_receiver"),),
-    ),
-    Fault(
-        "transport: called back before the message",
-        "Whoever expects a message is told at once that it is there.",
-        around(Inbox, "expect", called_at_once),
-        (transport("test_the_callback_does_not_come_before_the_message"), transport("test_the_callback_comes_once")),
-    ),
-    Fault(
-        "transport: nobody hears of a loss",
-        "A rank that is lost tells nobody.",
-        replaced(InProcess, "abort", lambda self, reason: None),
-        (transport("test_after_a_loss_whoever_asks_is_answered_at_once"),),
-        isolated=True,
-    ),
-]
-
-ALL = [*EVENTS, *MEMORY, *DEVICES, *RANKS, *TRANSPORTS]
+ALL = [*EVENTS, *MEMORY, *DEVICES]
