@@ -92,8 +92,8 @@ def test_help_has_examples_that_the_command_understands(
     assert all(name in (command or COMMANDS) for name, _ in examples)
     for name, rest in examples:
         arguments = shlex.split(rest)
-        if "--resume" in arguments:
-            Path(arguments[arguments.index("--resume") + 1]).touch()
+        for option in {"--resume", "--replay"}.intersection(arguments):
+            Path(arguments[arguments.index(option) + 1]).touch()
         cli.group.commands[name].make_context(name, arguments)
 
 
@@ -243,7 +243,7 @@ def test_verify_that_compared_nothing_is_unknown(
     def nothing(workload: Any, schemes: Sequence[Scheme], *_: Any) -> list[Comparison]:
         return [Comparison(scheme.text, workload.model, workload.dtype) for scheme in schemes]
 
-    monkeypatch.setattr(importlib.import_module("purine_ref.cli.verify"), "compare", nothing)
+    monkeypatch.setattr(importlib.import_module("purine_ref.cli.jobs"), "verify", nothing)
     code, out, _ = called(capsys, *SHORT_VERIFY, "--scheme", "serial", "--json", "r.json")
     report = read_json("r.json")
     assert (code, report["verdict"], report["executed"], report["skipped"]) == (2, "unknown", 0, 1)
@@ -584,6 +584,6 @@ def test_an_interrupt_is_130_whoever_raises_it(
         def interrupted(*_: Any, kind: type[BaseException] = kind) -> None:
             raise kind
 
-        monkeypatch.setattr(importlib.import_module("purine_ref.cli.verify"), "compare", interrupted)
+        monkeypatch.setattr(importlib.import_module("purine_ref.cli.jobs"), "verify", interrupted)
         code, _, err = called(capsys, *SHORT_VERIFY)
         assert (code, err.strip()) == (130, "interrupted")

@@ -17,11 +17,12 @@ from purine_ref.conformance import (
     training_workload,
     verify,
 )
-from purine_ref.conformance.schedules import Recorder
+from purine_ref.conformance.schedules import Recorder, order_of
 from purine_ref.conformance.schemes import Driven, Scheme
 from purine_ref.conformance.session import Session
 from purine_ref.errors import Refused
 from purine_ref.executors import Serial
+from purine_ref.plan import Plan
 
 SCHEMES = ["serial", "threads:3", "data:3,ring@ranks", "pipeline:2x4,1f1b@virtual"]
 
@@ -32,6 +33,13 @@ def record(tmp_path: Path, *schemes: str) -> Path:
     assert run(["verify", "--model", "mlp-digits", "--dtype", "float32", "--steps", "2", "--batch", "12",
                 "--record", str(file), *options]) == 0  # fmt: skip
     return file
+
+
+def starts(plan: Plan, schedule: str) -> dict[int, list[str]]:
+    """The order of starts at each rank; what starts at one rank has no order beside what starts at another."""
+    order = order_of(plan, schedule)
+    rank = {op.name: op.location.rank for op in plan.graph.ops}
+    return {number: [name for name in order if rank[name] == number] for number in sorted(set(rank.values()))}
 
 
 def test_a_recorded_schedule_is_replayed_by_every_executor(tmp_path: Path) -> None:
@@ -45,7 +53,8 @@ def test_a_recorded_schedule_is_replayed_by_every_executor(tmp_path: Path) -> No
         with drive(workload.graph, recorded.seed, Driven(recorded.schedule, recorder)) as session:
             session.feed(workload.feeds(0))
             session.run()
-            assert recorder.schedule(session.executor.plan) == recorded.schedule
+            plan = session.executor.plan
+            assert starts(plan, recorder.schedule(plan)) == starts(plan, recorded.schedule)
         (result,) = verify(workload, [replayed(recorded)], recorded.seed)
         assert result.verdict == "pass"
 
