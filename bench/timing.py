@@ -126,6 +126,7 @@ def machine() -> dict[str, str]:
         "processor": f"{len(os.sched_getaffinity(0))} cores, {_processor()}",
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "numpy": np.__version__,
+        "loops": "compiled" if _fast.FAST else "plain",
         "system": f"{platform.system()} {platform.machine()}",
     }
 

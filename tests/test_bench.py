@@ -36,7 +36,7 @@ def rows(folder: Path, script: str, *arguments: str) -> tuple[list[dict[str, Any
     assert (done.returncode, done.stderr) == (0, "")
     report = json.loads(target.read_text("utf-8"))
     assert report["schema"] == "purine-ref/bench/1"
-    assert report["machine"].keys() == {"processor", "python", "numpy", "system"}
+    assert report["machine"].keys() == {"processor", "python", "numpy", "loops", "system"}
     for row in report["rows"]:
         assert 0 < row["min"] <= row["median"] <= row["max"]
     return report["rows"], done.stdout
@@ -115,5 +115,6 @@ start(module.main)
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_control_c_ends_a_script_with_a_word(script: str) -> None:
     source = f"import sys; sys.path.insert(0, {str(ROOT / 'bench')!r})" + INTERRUPTED.format(script=script)
-    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=120, check=False)
+    command = [sys.executable, "-P", "-c", source]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout, done.stderr.split()) == (130, "", ["interrupted"])

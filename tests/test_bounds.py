@@ -19,8 +19,8 @@ from purine_ref.operation import Call, Operation
 from purine_ref.ops import LRNGradient, MaxPool2d
 from purine_ref.ops.summing import LinearOperation
 from purine_ref.rounding import UNITS, gamma, multiple, ordered_sum, sum_variance
-from suites.operation_case import RUN, Case
 from suites.operation_calls import as_float64, compute
+from suites.operation_case import RUN, Case
 from support import describe
 from wide import PRECISE, exactly
 

@@ -30,7 +30,7 @@ from purine_ref.graph import Graph
 from purine_ref.models import MODELS
 from purine_ref.training import DEFAULTS
 
-PROGRAM = [sys.executable, "-c", "from purine_ref.cli import main; main()"]
+PROGRAM = [sys.executable, "-P", "-c", "from purine_ref.cli import main; main()"]
 """The command in a process of its own, wherever its script was installed."""
 
 WATCH = 60.0

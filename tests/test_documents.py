@@ -99,11 +99,13 @@ COMMANDS += re.findall(r"`(purine-ref [^`\n]*--[^`\n]*)`", README)
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_in_the_readme_works(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each but training, which other tests run; `verify` with fewer steps and one scheme where it names none."""
+    """Training for one epoch; `verify` with fewer steps, and with one scheme where it names none."""
     monkeypatch.chdir(tmp_path)
     words = command.split(" > ")[0].split()[1:]
     if words[0] == "train":
         words += ["--epochs", "1"]
-    if words[0] == "verify":
+    if "--replay" in words:
+        assert run(["verify", "--scheme", "data:2@ranks", "--steps", "1", "--record", words[-1]]) == 0
+    elif words[0] == "verify":
         words += ["--steps", "1", *([] if "--scheme" in words else ["--scheme", "data:2@ranks"])]
     assert run(words) == 0

@@ -74,7 +74,7 @@ def run_python(setting: str, code: str) -> subprocess.CompletedProcess[str]:
     root = str(Path(_fast.__file__).parents[2])
     environment = os.environ | {"PURINE_REF_FAST": setting, "PYTHONPATH": root}
     return subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-P", "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=False
     )
 
 

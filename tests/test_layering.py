@@ -112,7 +112,7 @@ for module in modules:
 def test_every_module_can_be_imported_alone() -> None:
     root = package_root()
     modules = [module for module in read_sources(root) if module != PACKAGE]
-    command = [sys.executable, "-W", "error", "-c", ALONE, str(root), *modules]
+    command = [sys.executable, "-P", "-W", "error", "-c", ALONE, str(root), *modules]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (done.stdout.split(), done.returncode) == (modules, 0), done.stderr
 

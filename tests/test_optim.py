@@ -99,7 +99,7 @@ def test_dp_06_two_steps_and_two_in_another_process_are_four(dtype: str, tmp_pat
     straight = list(weights(graph, [np.array(1.0)] * 4, [0.1] * 4))[-1]
     path = tmp_path / "half.npz"
     for half in ("new", "resumed"):
-        subprocess.run([sys.executable, "-c", HALF_A_RUN, path, dtype, half], check=True, timeout=60)
+        subprocess.run([sys.executable, "-P", "-c", HALF_A_RUN, path, dtype, half], check=True, timeout=60)
     got = load(path)
     assert got.iteration == 4
     assert got.arrays["w"].tobytes() == straight.tobytes()

@@ -1,10 +1,14 @@
-"""What the package asks of a machine: no accelerator's library to be imported, plain data for other processes."""
+"""What the package asks of a machine: no accelerator's library to be imported, plain data for other processes.
+
+And that these processes import the package that is tested, wherever they start.
+"""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -130,6 +134,18 @@ def test_pk_03_a_script_without_a_main_guard_starts_no_processes(method: str, tm
     script.write_text(UNGUARDED.format(method=method), "utf-8")
     done = python("import runpy, sys; runpy.run_path(sys.argv[1], run_name='__main__')", str(script))
     assert (done.returncode, done.stdout) == (0, "6.0 0\n"), done.stderr
+
+
+def test_no_process_of_the_tests_imports_from_the_folder_it_starts_in() -> None:
+    """Without `-P`, code given to an interpreter sees the checkout before the package that was installed from it.
+
+    The checkout has no compiled loops, so the processes would run other loops than the test, or none.
+    """
+    files = list(Path(__file__).parent.rglob("*.py"))
+    starts = [re.findall(r"\[sys\.executable, ([^]]*)", file.read_text("utf-8")) for file in files]
+    told = [options for found in starts for options in found if re.search(r'"-[cm]"', options)]
+    assert len(told) > 5
+    assert [options for options in told if not options.startswith('"-P", ')] == []
 
 
 def _endings(names: Sequence[str]) -> set[str]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -11,8 +14,10 @@ from purine_ref.conformance.exact_feeds import ExactFeeds
 from purine_ref.conformance.session import Session, part_of
 from purine_ref.conformance.stand_ins import exact_form
 from purine_ref.devices import CpuDevice
+from purine_ref.devices.virtual import VirtualMachine
 from purine_ref.errors import GraphError
-from purine_ref.executors import Serial, Simulated, Threaded
+from purine_ref.executors import Memory, Serial, Simulated, Threaded, simulate
+from purine_ref.executors.ranks import Ranks
 from purine_ref.gradients import backward
 from purine_ref.graph import Blob, Graph
 from purine_ref.models import MODELS, training_graph
@@ -29,10 +34,13 @@ from purine_ref.parallel import (
     compose,
     pipeline_ranks,
 )
+from purine_ref.parallel.fetching import incoming, prefetch
 from purine_ref.parallel.phases import BACKWARD, FORWARD, phases
 from purine_ref.parallel.pipeline import balanced, micro_batches
 from purine_ref.parallel.traffic import moved, transfers
+from purine_ref.plan import prepare
 from purine_ref.tensor import Location
+from purine_ref.traversal import needed
 
 CPU = CpuDevice()
 """Stands for every device: what a composed graph computes does not depend on what its places are."""
@@ -65,6 +73,8 @@ SCHEMES: list[tuple[str, list[Refiner], list[Location]]] = [
     ("data:3", [Data(3)], ranks(3)),
     ("data by sizes", [Data(3, sizes=(1, 5, 2))], devices(3)),
     ("server", [Data(2, update="server")], ranks(2)),
+    ("server elsewhere", [Data(3, update="server", server=2)], ranks(3)),
+    ("server by parameter", [Data(3, updates={"fc1/*": "server:1", "*/bias": "server"})], devices(3)),
     ("model:2", [Model(2)], ranks(2)),
     ("model:3 uneven", [Model(3)], devices(3)),
     ("model by input", [Model(2, "input", {"conv1/weight": "input", "fc1/weight": "output"})], ranks(2)),
@@ -239,6 +249,111 @@ def test_data_parallel_moves_every_gradient_out_and_back(reduction: str, factor:
         assert len({total for pair, total in moved(composed).items() if pair[1].rank == (pair[0].rank + 1) % 4}) <= 2
 
 
+def updates(composed: Composed) -> dict[str, list[Location]]:
+    """Where the parameters are updated, by the serial operator's name."""
+    found: dict[str, list[Location]] = {}
+    for op, (serial, _) in composed.origin.items():
+        if phases(composed.serial).phase[serial] == "update":
+            found.setdefault(serial.name, []).append(op.location)
+    return found
+
+
+def test_a_parameter_server_is_at_any_place_for_any_parameter() -> None:
+    graph = tiny()
+    optim.sgd(backward(graph["loss"]))
+    how = Data(3, update="server", server=2, updates={"fc1/*": "server:1", "fc2/weight": "replicated"})
+    composed = compose(graph, [how], ranks(3))
+    at = updates(composed)
+    assert at["conv1/weight/update"] == at["fc2/bias/update"] == [Location(2)]
+    assert at["fc1/weight/update"] == at["fc1/bias/update"] == [Location(1)]
+    assert at["fc2/weight/update"] == ranks(3)
+    gradients = [t for t in transfers(composed) if t.blob.startswith("conv1/weight/grad")]
+    assert {(t.source, t.target) for t in gradients} == {(Location(0), Location(2)), (Location(1), Location(2))}
+
+
+def test_the_update_of_a_layer_starts_as_soon_as_its_gradient_exists() -> None:
+    """Overlap is a matter of the graph: nothing of the first layer's gradient comes before the last layer's update."""
+    graph = tiny()
+    optim.sgd(backward(graph["loss"]))
+    composed = compose(graph, [Data(2)], ranks(2))
+    plan = prepare(composed, lambda _: CPU)
+    timeline = simulate(plan, [1.0] * len(composed.ops), threads=1)
+    start = {span.op: span.start for span in timeline.spans}
+    for rank in ("", "@r1"):
+        assert start[f"fc2/weight/update{rank}"] < start[f"conv1/weight/update{rank}"]
+    before, _ = needed([composed["fc2/weight/next"]])
+    assert not any(blob.name.startswith("conv1/weight/grad") for blob in before)
+
+
+def test_activations_stay_split_where_the_next_layer_takes_them_split() -> None:
+    graph = Graph("two")
+    x, target = graph.blob("x", (5, 6), "float64"), graph.blob("target", (5, 3), "float64")
+    h = layers.linear(x, 8, activation="relu", name="fc1")
+    layers.squared_error(layers.linear(h, 3, name="fc2"), target)
+    split = compose(graph, [Model(2, layers={"fc2/weight": "input"})], ranks(2))
+    gathered = compose(graph, [Model(2)], ranks(2))
+    moves = [{re.split(r"[\[@~]", t.blob)[0] for t in transfers(c)} for c in (split, gathered)]
+    assert moves == [{"fc2/linear"}, {"fc1/relu", "loss"}]
+
+
+@pytest.mark.parametrize("refiners", [[Data(2)], [Pipeline(2, 3)], [Data(2), Model(2)]], ids=["data", "pipe", "grid"])
+def test_r8_every_executor_gives_the_same_bits_for_a_composed_graph(refiners: list[Refiner]) -> None:
+    graph = tiny("float32")
+    optim.sgd(backward(graph["loss"]))
+    places = ranks(int(np.prod([refiner.width for refiner in refiners])))
+    composed = compose(graph, refiners, places, reduction="tree")
+    rng = np.random.default_rng(2)
+    arrays = {"x": rng.random((8, 3, 6, 5), "float32"), "label": rng.integers(0, 4, 8), "rate": np.float32(0.1)}
+    makers = [Serial, partial(Threaded, threads=4), partial(Simulated, threads=3), partial(Ranks, threads=2)]
+    held: list[dict[str, bytes]] = []
+    for make in makers:
+        with Session(make(composed, seed=3), graph) as session:
+            for _ in range(2):
+                session.feed(arrays)
+                session.run()
+            pieces = [pair for blob in graph.blobs for pair in session.pieces(blob.name)]
+            held.append({piece.blob.name: array.tobytes() for piece, array in pieces})
+    assert all(each == held[0] for each in held)
+    assert len(held[0]) > len(graph.blobs)
+
+
+@pytest.mark.parametrize("virtual", [False, True])
+def test_the_next_batch_is_fetched_beside_the_run(virtual: bool) -> None:
+    """Two graphs alternate (R6): while one computes, the other copies the next batch in, and then they are swapped."""
+    graph = tiny("float32")
+    optim.sgd(backward(graph["loss"]))
+    places = devices(2) if virtual else ranks(2)
+    plain, fetched = compose(graph, [Data(2)], places), compose(graph, [Data(2)], places)
+    fetch = prefetch(fetched, ["x", "label"])
+    rng = np.random.default_rng(0)
+    batches = [(rng.random((8, 3, 6, 5), "float32"), rng.integers(0, 4, 8)) for _ in range(5)]
+    machine = VirtualMachine(seed=1)
+    where = {"devices": machine.device} if virtual else {"devices": lambda _: CPU}
+    memory = Memory()
+    with (
+        Session(Serial(plain, devices=lambda _: CPU), graph) as expected,
+        Session(Threaded(fetched, memory=memory, **where), graph) as main,
+        Serial(fetch, memory=memory, **where) as ahead,
+    ):
+        ahead.feed(incoming(fetched, x=batches[0][0], label=batches[0][1]))
+        ahead.run()
+        for number, (x, label) in enumerate(batches):
+            expected.feed({"x": x, "label": label, "rate": np.float32(0.1)})
+            expected.run()
+            main.feed({"rate": np.float32(0.1)})
+            main.executor.run_async()
+            following = batches[(number + 1) % len(batches)]
+            ahead.feed(incoming(fetched, x=following[0], label=following[1]))
+            ahead.run_async()
+            main.executor.sync()
+            ahead.sync()
+            for name in ("loss", "conv1/weight", "fc2/bias/grad"):
+                for (_, got), (_, want) in zip(main.pieces(name), expected.pieces(name), strict=True):
+                    assert got.tobytes() == want.tobytes()
+    assert machine.races == []
+    machine.close()
+
+
 # Public cases -----------------------------------------------------------------------------------------------------
 
 
@@ -338,8 +453,10 @@ def test_a_scheme_that_does_not_fit_is_refused_before_anything_runs(refiner: Ref
 def test_refiners_refuse_what_means_nothing() -> None:
     with pytest.raises(GraphError, match=r"^data parallelism needs 1 replica or more, got 0$"):
         Data(0)
-    with pytest.raises(GraphError, match=r"^update must be 'replicated' or 'server', got 'both'$"):
+    with pytest.raises(GraphError, match=r"^update must be 'replicated', 'server' or .* K below 2, got 'both'$"):
         Data(2, update="both")
+    with pytest.raises(GraphError, match=r"^update must be 'replicated', 'server' or .* K below 2, got 'server:2'$"):
+        Data(2, updates={"fc*": "server:2"})
     with pytest.raises(GraphError, match=r"^a pipeline needs 1 stage and 1 micro-batch or more, got 0x2$"):
         Pipeline(0, 2)
     with pytest.raises(GraphError, match=r"^a weight is divided by 'output' or 'input', or left 'whole'; got 'rows'$"):

@@ -31,7 +31,7 @@ def say(text):
 def script(body: str) -> list[str]:
     """The command that runs `body` after the prelude."""
     tests = str(Path(__file__).parent)
-    return [sys.executable, "-c", PRELUDE.format(tests=tests) + textwrap.dedent(body)]
+    return [sys.executable, "-P", "-c", PRELUDE.format(tests=tests) + textwrap.dedent(body)]
 
 
 @contextmanager

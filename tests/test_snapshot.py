@@ -68,7 +68,7 @@ def assert_same(got: Snapshot, want: Snapshot) -> None:
 
 def run_python(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     """Run code in a new process that can import what this one can."""
-    command = [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
+    command = [sys.executable, "-P", "-c", textwrap.dedent(code), *map(str, arguments)]
     return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120, check=True)
 
 
@@ -630,7 +630,7 @@ def test_dp_06_a_kill_from_outside_leaves_the_last_or_the_next_snapshot(tmp_path
     """The process writes a dot for each step and a line for each save, and is killed so many steps after the first."""
     path, rng = tmp_path / "run.npz", np.random.default_rng(6)
     for count in rng.integers(1, 7000, 6):
-        command = [sys.executable, "-c", textwrap.dedent(SAVE_FOREVER), str(path)]
+        command = [sys.executable, "-P", "-c", textwrap.dedent(SAVE_FOREVER), str(path)]
         with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
             written = process.stdout.readline() + process.stdout.read(count)

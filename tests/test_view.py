@@ -628,7 +628,7 @@ def digests() -> str:
 
 @pytest.mark.parametrize("hash_seed", ["1", "2"])
 def test_drawings_are_the_same_in_every_process(hash_seed: str) -> None:
-    command = [sys.executable, "-c", "import test_view; print(test_view.digests())"]
+    command = [sys.executable, "-P", "-c", "import test_view; print(test_view.digests())"]
     environment = {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": ":".join(path for path in sys.path if path)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, env=environment)
     assert done.stdout.strip() == digests()

@@ -181,9 +181,9 @@ def compositions(draw: st.DrawFn, graph: Graph, layers: int) -> Composition:
 
 def _data(draw: st.DrawFn, batch: int, layers: int, room: int) -> Division:
     count = draw(st.integers(2, min(3, room)))
-    return Division(
-        "data", count, sizes=_sizes(draw, batch, count), mode=draw(st.sampled_from(("replicated", "server")))
-    )
+    modes = st.sampled_from(("replicated", "server", f"server:{count - 1}"))
+    rules = [(f"l{i}/*", draw(modes)) for i in _some(draw, layers)] if draw(st.booleans()) else []
+    return Division("data", count, sizes=_sizes(draw, batch, count), mode=draw(modes), rules=tuple(rules))
 
 
 def _model(draw: st.DrawFn, batch: int, layers: int, room: int) -> Division:

@@ -178,7 +178,7 @@ def refiner(part: Division) -> Refiner:
     """The refiner of one part. Raises GraphError when it can be none."""
     sizes = part.sizes or None
     if part.kind == "data":
-        return Data(part.count, sizes, part.mode or "replicated")
+        return Data(part.count, sizes, part.mode or "replicated", updates=dict(part.rules))
     if part.kind == "model":
         return Model(part.count, part.mode or "output", dict(part.rules))
     if part.kind == "pipeline":

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import zlib
 from collections.abc import Callable
 from typing import Any
 
 from purine_ref.conformance.examples import Example
-from purine_ref.conformance.schedules import order_of, pct_schedule, random_schedule, ranked_schedule
+from purine_ref.conformance.schedules import VERSION, order_of, pct_schedule, random_schedule, ranked_schedule
 from purine_ref.conformance.session import Session
 from purine_ref.devices import Device, device_for
 from purine_ref.devices.virtual import VirtualMachine
@@ -82,13 +83,13 @@ def order_of_text(plan: Plan, text: str) -> list[str]:
 
 def schedule_string(plan: Plan, text: str) -> str:
     """An example's schedule as a schedule string. Raises as `order_of_text`."""
-    name, *numbers = text.split(":")
-    if name == "random" and len(numbers) == 1:
-        return random_schedule(plan, int(numbers[0]))
-    if name == "pct" and len(numbers) == 2:
-        return pct_schedule(plan, int(numbers[0]), int(numbers[1]))
+    drawn = re.fullmatch(r"random:([0-9]+)|pct:([0-9]+):([0-9]+)", text)
+    if drawn and drawn[1]:
+        return random_schedule(plan, int(drawn[1]))
+    if drawn:
+        return pct_schedule(plan, int(drawn[2]), int(drawn[3]))
     if text in ("gpipe", "1f1b") and isinstance(plan.graph, Composed):
         return ranked_schedule(plan, pipeline_ranks(plan.graph, text))
-    if name == "s1":
+    if text.startswith(f"{VERSION}:"):
         return text
     raise Refused(f"a schedule is a schedule string, random:SEED, pct:SEED:CHANGES, gpipe or 1f1b; got {text!r}")

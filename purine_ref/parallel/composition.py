@@ -126,8 +126,7 @@ class _Composition:
         location = self.target.places[task.place]
         inputs = []
         for slot, blob in enumerate(op.inputs):
-            box = box_of(blob, [(axes[name].inputs[slot], (start, stop)) for name, start, stop in task.cuts])
-            inputs.append(self.mover.obtain(blob, box, location))
+            inputs.append(self.mover.obtain(blob, self._input_box(op, slot, task), location))
         outputs = [self._contribution(op, slot, self._output(op, slot, task)) for slot in range(len(op.outputs))]
         name = self.target.free_name(_task_name(op, task, axes, location))
         made = self.target.connect(inputs, part_of(op.operation, axes, task), outputs, name=name, location=location)
@@ -176,8 +175,20 @@ class _Composition:
         boxes = dict.fromkeys(out.box for out in made if out.partial)
         for box in boxes:
             parts = [Piece(box, out.location, new) for out, new in made.items() if out.partial and out.box == box]
-            pieces += self.reducer.reduce(blob, parts)
+            pieces += self.reducer.reduce(blob, parts, self._home(blob, box, parts[0].location))
         return pieces
+
+    def _home(self, blob: Blob, box: Box, default: Location) -> Location:
+        """Where the box of a blob is read first, by a task that reads just that; else `default`."""
+        for op, slot in blob.consumers:
+            for task in self.tasks[op]:
+                if self._input_box(op, slot, task) == box:
+                    return self.target.places[task.place]
+        return default
+
+    def _input_box(self, op: Op, slot: int, task: Task) -> Box:
+        axes = {axis.name: axis for axis in self.network.axes(op)}
+        return box_of(op.inputs[slot], [(axes[name].inputs[slot], (a, b)) for name, a, b in task.cuts])
 
     def _added(self, blob: Blob, edges: list[list[Piece]]) -> list[Piece]:
         """Edges that lie differently: the first edge's boxes and places, with the others' parts moved and added."""

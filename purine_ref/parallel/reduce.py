@@ -1,9 +1,9 @@
 """Adding up partial sums that lie at several places, in one fixed order, so that every replica holds the same bits.
 
-`central` adds within each remote rank first, sends one partial sum per rank, and adds at the first place; others copy
-it when they need it. `tree` adds in pairs, then pairs of pairs, and sends the sum back down the tree. `ring` cuts the
-tensor into as many chunks as there are places: each chunk goes around once to be added up and once to be handed out.
-All are made of Sum, Slice, Copy and Concat.
+`central` adds within each remote rank first, sends one partial sum per rank, and adds where the sum is read first;
+others copy it when they need it. `tree` adds in pairs, then pairs of pairs, and sends the sum back down the tree.
+`ring` cuts the tensor into as many chunks as there are places: each chunk goes around once to be added up and once to
+be handed out. All are made of Sum, Slice, Copy and Concat.
 """
 
 from __future__ import annotations
@@ -32,19 +32,21 @@ class Reducer:
         self._mover = mover
         self._kind = kind
 
-    def reduce(self, blob: Blob, parts: Sequence[Piece]) -> list[Piece]:
-        """The sum of partial sums of one box of `blob`, one from each location; where it then is."""
+    def reduce(self, blob: Blob, parts: Sequence[Piece], home: Location) -> list[Piece]:
+        """The sum of partial sums of one box of `blob`, one from each location; where it then is.
+
+        `home` is where it is read first: the destination of a central sum.
+        """
         if len(parts) == 1:
             return list(parts)
         if self._kind == "ring" and blob.shape and parts[0].blob.shape[0] >= len(parts):
             return self._ring(parts)
-        return self._tree(parts) if self._kind != "central" else self._central(parts)
+        return self._tree(parts) if self._kind != "central" else self._central(parts, home)
 
-    def _central(self, parts: Sequence[Piece]) -> list[Piece]:
+    def _central(self, parts: Sequence[Piece], home: Location) -> list[Piece]:
         by_rank: dict[int, list[Piece]] = {}
         for part in parts:
             by_rank.setdefault(part.location.rank, []).append(part)
-        home = parts[0].location
         sums = []
         for rank, group in by_rank.items():
             place = home if rank == home.rank else group[0].location

@@ -73,7 +73,7 @@ def kinds(graph: Graph) -> dict[Node, Kind]:
     made the first thing that it moves. A blob is of the kind of what writes it; without a producer it is of the first
     kind, in their order, among its readers.
     """
-    found: dict[Node, Kind] = dict(_composed_kinds(graph) if isinstance(graph, Composed) else _op_kinds(graph))
+    found = _composed_kinds(graph) if isinstance(graph, Composed) else _op_kinds(graph)
     for blob in graph.blobs:
         around = [found[op] for op, _ in blob.producers or blob.consumers]
         first = next((kind for kind in Kind if kind in around), Kind.FORWARD)
@@ -81,14 +81,14 @@ def kinds(graph: Graph) -> dict[Node, Kind]:
     return found
 
 
-def _op_kinds(graph: Graph) -> dict[Op, Kind]:
+def _op_kinds(graph: Graph) -> dict[Node, Kind]:
     following = {blob for _, blob in graph.pairs}
     return {op: _kind(op, following) for op in graph.ops}
 
 
-def _composed_kinds(graph: Composed) -> dict[Op, Kind]:
+def _composed_kinds(graph: Composed) -> dict[Node, Kind]:
     serial = _op_kinds(graph.serial)
-    found: dict[Op, Kind] = {}
+    found: dict[Node, Kind] = {}
     for op in graph.ops:  # in the order of their making, which has what is moved before what moves it
         makers = [producer for blob in op.inputs[:1] for producer, _ in blob.producers[:1] if producer in found]
         moved = found[makers[0]] if makers else Kind.FORWARD
@@ -141,7 +141,7 @@ def _colour(hue: float) -> str:
 
 
 def shortened(node: Node, name: str, *, in_band: bool) -> str:
-    """A name without the operation that ends it (before what says which part it is), in a band also without the place."""
+    """A name as a label: without the operation that ends it, before its part; in a band, without the place."""
     if isinstance(node, Op):
         name = re.sub(rf"/{re.escape(node.operation.name)}(?=[\[@]|$)", "", name, count=1)
     if in_band:

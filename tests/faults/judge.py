@@ -79,7 +79,7 @@ def judge_in_a_process(name: str, checks: Sequence[str]) -> dict[str, str]:
     The check that the process was at when its time was over did not end. Raises Misplanted when no check could begin.
     """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    command = [sys.executable, "-m", "faults.judge", name, *checks]
+    command = [sys.executable, "-P", "-m", "faults.judge", name, *checks]
     most = 20 * LIMIT * len(checks)
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=most, check=False)
     lines = [json.loads(line) for line in done.stdout.splitlines()]

@@ -101,13 +101,13 @@ SUMS = [
     Fault(
         "central: one place's part dropped",
         "The last place's part is left out of the sum.",
-        around(Reducer, "_central", lambda right, self, parts: right(self, parts[:-1])),
+        around(Reducer, "_central", lambda right, self, parts, home: right(self, parts[:-1], home)),
         (exact("data:3@ranks"), exact("data:2@virtual"), DP_01),
     ),
     Fault(
         "central: one place's part doubled",
         "The part of the place that adds counts twice.",
-        around(Reducer, "_central", lambda right, self, parts: right(self, [parts[0], *parts])),
+        around(Reducer, "_central", lambda right, self, parts, home: right(self, [parts[0], *parts], home)),
         (exact("data:3@ranks"), exact("data:2@virtual"), DP_01),
     ),
     Fault(

@@ -80,12 +80,12 @@ def own_samples(self: SampleMean, axis: Any, start: int, stop: int) -> SampleMea
     return self
 
 
-def unweighted(right: Any, self: Reducer, blob: Blob, parts: Any) -> Any:
+def unweighted(right: Any, self: Reducer, blob: Blob, parts: Any, home: Location) -> Any:
     """The mean of what the places have."""
     if blob.name != "accuracy":
-        return right(self, blob, parts)
+        return right(self, blob, parts, home)
     with mock.patch.object(reduce, "Sum", Mean):
-        return right(self, blob, parts)
+        return right(self, blob, parts, home)
 
 
 SHARDS = [
@@ -207,7 +207,7 @@ UPDATES = [
     Fault(
         "gradients: not summed over the replicas",
         "Every replica updates its weights by its own gradient.",
-        replaced(Reducer, "reduce", lambda self, blob, parts: list(parts)),
+        replaced(Reducer, "reduce", lambda self, blob, parts, home: list(parts)),
         (exact("data:2@ranks"), exact("data:3@virtual"), R8, DP_01),
     ),
     Fault(
