@@ -29,6 +29,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from purine_ref import _fast
+
 USAGE, INTERRUPTED = 64, 130
 """Exit codes: wrong usage, and Ctrl-C."""
 

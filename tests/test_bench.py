@@ -115,6 +115,6 @@ start(module.main)
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_control_c_ends_a_script_with_a_word(script: str) -> None:
     source = f"import sys; sys.path.insert(0, {str(ROOT / 'bench')!r})" + INTERRUPTED.format(script=script)
-    command = [sys.executable, "-P", "-c", source]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    program = [sys.executable, "-P", "-c", source]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout, done.stderr.split()) == (130, "", ["interrupted"])

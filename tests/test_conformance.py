@@ -34,7 +34,7 @@ from purine_ref.executors import Executor, Serial, Threaded
 from purine_ref.gradients import backward
 from purine_ref.graph import Graph
 from purine_ref.operation import RunKey
-from purine_ref.ops import Linear, Scale, Sum
+from purine_ref.ops import Linear, Mean, Scale, Sum
 from purine_ref.schedule import Schedule
 
 # Two arrays ----------------------------------------------------------------------------------------------------------
@@ -538,3 +538,18 @@ def test_a_sum_of_integers_is_exact_with_integer_blobs_beside_it() -> None:
     assert certificate.exact
     assert set(certificate.bits) == {"x", "y", "total"}
     assert certificate.bits["total"] == 2.0
+
+
+def test_the_first_difference_names_both_values_the_bound_and_the_operators_between(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A sum of partial gradients that is a mean instead: the first wrong tensor is where it was added up."""
+    monkeypatch.setattr("purine_ref.parallel.reduce.Sum", Mean)
+    (result,) = verify(small_workload(1), [parse_scheme("data:2@ranks")], 1)
+    assert result.verdict == "fail"
+    number = r"-?[\d.e+-]+"
+    assert re.match(
+        rf"^'loss'\[\] at cpu: got {number}, want {number}; they may differ by {number}, at step 1; "
+        r"made by loss\[[^]]+\], .*loss@r1~>r0, loss~/mean$",
+        result.first or "",
+    ), result.first

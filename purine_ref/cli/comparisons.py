@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -22,11 +23,12 @@ MUST = {
 def print_comparisons(console: Console, rows: Sequence[Comparison], verdict: str) -> None:
     """A table for each model, dtype and demand; then what was found, and the verdict."""
     for (model, dtype, mode), group in itertools.groupby(rows, lambda row: (row.model, row.dtype, row.mode)):
-        table = Table(title=f"{model}, {dtype}: {MUST[mode]}", title_justify="left")
+        title = f"{model}, {dtype}: {MUST[mode]}"
+        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
         table.add_column("scheme", no_wrap=True)
-        for name in ("operators run", "tensors compared", "differing bits"):
+        for name in ("operators\nrun", "tensors\ncompared", "differing\nbits"):
             table.add_column(name, justify="right")
-        for name in ("error / bound", "kinks") if mode == "bound" else ():
+        for name in ("error /\nbound", "kinks") if mode == "bound" else ():
             table.add_column(name, justify="right")
         table.add_column("seconds", justify="right")
         table.add_column("verdict", no_wrap=True)

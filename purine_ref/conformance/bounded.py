@@ -21,7 +21,7 @@ from purine_ref.conformance.comparison import differing_elements
 from purine_ref.conformance.session import Session, part_of
 from purine_ref.executors import Executor
 from purine_ref.graph import Blob, Graph
-from purine_ref.operation import Array, RunKey
+from purine_ref.operation import Array, Box, RunKey
 from purine_ref.parallel import Piece
 from purine_ref.rounding import KAPPA
 
@@ -42,6 +42,10 @@ class Excess:
     got: float
     want: float
     bound: float
+
+    def lies_in(self, box: Box) -> bool:
+        """Whether the element lies in a box of the serial tensor."""
+        return all(start <= at < stop for at, (start, stop) in zip(self.index, box, strict=True))
 
     def __str__(self) -> str:
         where = f"{self.tensor!r}{list(self.index)} at {self.place}"

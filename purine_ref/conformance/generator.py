@@ -63,8 +63,8 @@ class _Drawing:
         self.draw = draw
         self.exact = exact
         self.dtype = draw(st.sampled_from(("float64", "float64", "float32")))
-        sizes = draw(st.permutations((2, 3, 4, 5, 6, 7)))
-        self.batch, self.image = sizes[0], tuple(sizes[1:4])
+        self.batch = draw(st.sampled_from((5, 7, 3, 6, 4, 2)))
+        self.image = tuple(draw(st.permutations([n for n in (3, 4, 2, 5, 6, 7) if n != self.batch]))[:3])
         self.layers: list[Layer] = []
         self.values = self.built([])
 

@@ -8,6 +8,7 @@ another order, and the difference must stay within the bound that is derived for
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from purine_ref.conformance.session import Session, part_of
 from purine_ref.executors import Executor, Serial
 from purine_ref.graph import Blob, Graph
 from purine_ref.operation import Array
-from purine_ref.parallel import Piece
+from purine_ref.parallel import Composed, Piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +175,8 @@ class _Run:
         result.differing += differing
         if differing and not result.bounded and result.first is None:
             where = f"{piece.blob.name} at step {result.steps}"
-            result.first = f"{where}: {differing} of {want.size} elements differ{_values(got, want)}"
+            between = made_by(self._session.graph, piece.blob)
+            result.first = f"{where}: {differing} of {want.size} elements differ{_values(got, want)}{between}"
 
     def _add(self, report: Report) -> None:
         """Take over what the comparison within bounds found."""
@@ -183,7 +185,29 @@ class _Run:
         result.kinks += report.kinks
         result.unknown += report.unknown
         if report.first is not None and result.first is None:
-            result.first = f"{report.first}, at step {result.steps}"
+            at = report.first
+            here = (piece for piece in self._session.pieces_of(at.tensor) if str(piece.location) == at.place)
+            pieces = (piece for piece in here if at.lies_in(piece.box))
+            between = "".join(made_by(self._session.graph, piece.blob) for piece in itertools.islice(pieces, 1))
+            result.first = f"{at}, at step {result.steps}{between}"
+
+
+def made_by(graph: Graph, blob: Blob) -> str:
+    """For a message: the operators between this blob and the blobs that it was computed from.
+
+    In a composed graph these are the part of the serial operator, and what moved and added up its results; blobs before
+    it were compared, and agreed.
+    """
+    swapped_in = dict(graph.pairs)
+    origin = graph.origin if isinstance(graph, Composed) else {op: op for op in graph.ops}
+    names: dict[str, None] = {}
+    stack = [swapped_in.get(blob, blob)]
+    while stack:
+        for op, _ in stack.pop().producers:
+            if op.name not in names:
+                names[op.name] = None
+                stack += () if op in origin else op.inputs
+    return f"; made by {', '.join(reversed(names))}" if names else ""
 
 
 def _values(got: Array, want: Array) -> str:

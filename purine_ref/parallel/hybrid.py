@@ -32,12 +32,16 @@ class Hybrid:
         return self.groups * self.parts
 
     def refine(self, network: Network, op: Op, task: Task) -> list[Task]:
-        """Data parallel, or data over model parallel. Raises GraphError as `Data` and `Model` do."""
+        """Data over data parallel, so that a group has the same samples in both parts, or data over model parallel.
+
+        Raises GraphError as `Data` and `Model` do.
+        """
         if not self._connected(network.graph, op):
-            return Data(self.width).refine(network, op, task)
-        model = Model(self.parts)
-        tasks = Data(self.groups).refine(network, op, task)
-        return [part for group in tasks for part in model.refine(network, op, group)]
+            inner: Data | Model = Data(self.parts)
+        else:
+            inner = Model(self.parts)
+        groups = Data(self.groups).refine(network, op, task)
+        return [part for group in groups for part in inner.refine(network, op, group)]
 
     def _connected(self, graph: Graph, op: Op) -> bool:
         """Whether the operator follows a Linear, or one that comes after a Linear."""
