@@ -295,7 +295,7 @@ def test_what_cannot_be_run_is_refused_and_leaves_no_thread() -> None:
     graph.apply(Copy(Location(1)), [graph.blob("x", (2, 3), location=Location(0, 0))], "y")
     with pytest.raises(GraphError, match=r"^operator 'y' .+ only memory of CPUs is sent from rank to rank, .+$"):
         Ranks(graph, devices=lambda place: CpuDevice())
-    assert threading.active_count() == before
+    assert threading.active_count() <= before
 
 
 def test_a_rank_without_memory_leaves_no_thread_of_another() -> None:
@@ -306,7 +306,7 @@ def test_a_rank_without_memory_leaves_no_thread_of_another() -> None:
     before = threading.active_count()
     with pytest.raises(MemoryError, match=r"^no room for start2$"):
         Ranks(exchange(3), devices=lambda place: FullDevice() if place.rank == 2 else CpuDevice())
-    assert threading.active_count() == before
+    assert threading.active_count() <= before
 
 
 @every_kind

@@ -178,6 +178,7 @@ def exact_judge(session: Session) -> Judge:
     """Every piece must hold the serial graph's values to the bit, but for the sign of zero, on which order may tell."""
 
     def judge(step: Step) -> Difference | str | None:
+        """The first element that differs, or None."""
         for name in step.names:
             want = step.serial.fetch(name)
             for piece, got in session.pieces(name):
@@ -196,6 +197,7 @@ def bounded_judge(session: Session) -> Judge:
     unknown: list[str] = []
 
     def judge(step: Step) -> Difference | str | None:
+        """The first element beyond its bound, or why it cannot be told, or None."""
         if unknown:  # from then on the two states are apart by more than rounding errors
             return unknown[0]
         report = bounded.compare(SerialStep(step.serial, step.held))

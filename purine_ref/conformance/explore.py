@@ -134,6 +134,7 @@ def runner(
     """A runner by `make(graph, order=..., **keywords)`, new for each run, fed once and run `iterations` times."""
 
     def run(order: list[str]) -> Bits:
+        """The bits of all blobs after runs in that order."""
         with make(graph, order=order, **keywords) as executor:
             executor.feed(dict(feeds))
             for _ in range(iterations):

@@ -82,7 +82,7 @@ def _product(graph: Graph, layer: Layer, name: str, operation: Conv2d | Linear, 
         taken = x.shape[1] // layer.groups if isinstance(operation, Conv2d) else math.prod(x.shape[1:])
         window = (layer.kernel, layer.kernel) if isinstance(operation, Conv2d) else ()
         shape = (layer.size, taken, *window)
-        graph.parameter(weight, shape, x.dtype, Gaussian(shape, x.dtype, std=math.prod(shape[1:]) ** -0.5))
+        graph.parameter(weight, shape, x.dtype, Gaussian(shape, x.dtype, std=max(1, math.prod(shape[1:])) ** -0.5))
     (y,) = graph.apply(operation, [x, graph[weight]], f"{name}/product")
     if not layer.bias:
         return y

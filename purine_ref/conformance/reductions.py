@@ -113,6 +113,7 @@ def _without_layer(example: Example, position: int) -> Example:
     bypass = network.layers[position].inputs[0]
 
     def value(index: int) -> int:
+        """The new index of a layer's output."""
         return bypass if index == position + 1 else index - (index > position)
 
     layers = tuple(
@@ -186,12 +187,13 @@ def _with_parts(example: Example, parts: tuple[Division, ...]) -> Iterator[Examp
 
 
 def simpler_places(example: Example, verdict: Verdict) -> Iterator[Example]:
-    """All at one place; without ranks, or devices; each at the first place or a CPU; renumbered; sums at one place."""
+    """All at one place; without ranks, or devices; in order; one at the first place or a CPU; sums at one place."""
     composition = example.composition
     places = composition.places
     no_ranks = tuple((0, device) for _, device in places)
     no_devices = tuple((rank, -1) for rank, _ in places)
-    for proposal in ((((0, -1),) * len(places)), no_ranks, no_devices, _renumbered(places), *_merged(places)):
+    whole = (((0, -1),) * len(places), no_ranks, no_devices, _renumbered(places), tuple(sorted(places)))
+    for proposal in (*whole, *_merged(places)):
         if proposal != places:
             yield replace(example, composition=replace(composition, places=proposal))
     if composition.reduction != "central":

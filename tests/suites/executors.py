@@ -597,7 +597,7 @@ class ExecutorSuite:
         with make(graph) as executor:
             executor.run()
             assert refs[0]() is not None
-        assert threading.active_count() == before
+        assert threading.active_count() <= before  # threads of an earlier test may have ended meanwhile
         gc.collect()
         assert refs[0]() is None
 
