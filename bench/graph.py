@@ -18,9 +18,10 @@ from functools import partial
 from itertools import pairwise
 
 import click
-from shapes import SHAPES, Predecessors, build
-from timing import Contestant, Series, measure, paused_collector, save, show, start
+from script import save, show, start
 
+from purine_ref.benchmarks.shapes import SHAPES, Predecessors, build
+from purine_ref.benchmarks.timing import Contestant, Series, measure, paused_collector
 from purine_ref.executors import Serial
 from purine_ref.plan import prepare
 

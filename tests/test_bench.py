@@ -14,6 +14,9 @@ from typing import Any
 
 import pytest
 
+from purine_ref.benchmarks.dispatch import NO_OP
+from purine_ref.cli import run as run_command
+
 ROOT = Path(__file__).parent.parent
 SCRIPTS = ("dispatch", "graph")
 CASES = ("chain", "layers of 100", "random")
@@ -44,9 +47,11 @@ def rows(folder: Path, script: str, *arguments: str) -> tuple[list[dict[str, Any
 
 def test_dispatch_has_a_row_for_every_contestant_and_case(tmp_path: Path) -> None:
     found, printed = rows(tmp_path, "dispatch", "--operators", "230", "--dask-operators", "30", "--runs", "2")
-    ours = [("counters", 1), ("readiness", 1), ("graphlib", 1), ("serial", 1), ("threaded", 1), ("threaded", 2)]
+    alone = ("counters", NO_OP, "readiness", "graphlib", "serial", "threaded")
+    ours = [*((name, 1) for name in alone), ("threaded", 2)]
     dask = [] if WITHOUT_DASK else [("dask.threaded", 1), ("dask.threaded", 2)]
-    ratios = [("graphlib / readiness", 1), *((f"{name} / threaded", workers) for name, workers in dask)]
+    ratios = [("graphlib / readiness", 1), ("graphlib / serial", 1)]
+    ratios += [(f"{name} / threaded", workers) for name, workers in dask]
     measured = [(*contestant, metric) for contestant in [*ours, *dask] for metric in ("processor", "wall")]
     expected = [(case, *one) for case in CASES for one in [*measured, *((*ratio, "processor") for ratio in ratios)]]
     assert [(row["case"], row["name"], row["workers"], row["metric"]) for row in found] == expected
@@ -63,7 +68,7 @@ def test_dispatch_has_a_row_for_every_contestant_and_case(tmp_path: Path) -> Non
 def test_dispatch_leaves_dask_out_where_it_is_not_wanted(tmp_path: Path) -> None:
     found, _ = rows(tmp_path, "dispatch", "--operators", "3", "--dask-operators", "0", "--runs", "1")
     assert [row["name"] for row in found if "dask" in row["name"]] == []
-    assert len(found) == (2 * 6 + 1) * len(CASES)
+    assert len(found) == (2 * 7 + 2) * len(CASES)
 
 
 def test_graph_has_a_row_for_every_size_metric_and_case(tmp_path: Path) -> None:
@@ -79,6 +84,20 @@ def test_the_ratios_are_those_of_the_rounds(tmp_path: Path) -> None:
     found, _ = rows(tmp_path, "dispatch", "--operators", "50", "--dask-operators", "0", "--runs", "1")
     chain = {row["name"]: row["median"] for row in found if (row["case"], row["metric"]) == ("chain", "processor")}
     assert chain["graphlib / readiness"] == chain["graphlib"] / chain["readiness"]
+
+
+def test_the_command_measures_the_same_and_writes_what_scripts_read(tmp_path: Path) -> None:
+    target = tmp_path / "dispatch.json"
+    sizes = ["--operators", "40", "--dask-operators", "0", "--runs", "2"]
+    code = run_command(["bench", "dispatch", *sizes, "--seed", "3", "--json", str(target)])
+    report = json.loads(target.read_text("utf-8"))
+    assert (code, report["schema"], report["verdict"], report["seed"]) == (0, "purine-ref/bench/1", "pass", 3)
+    assert (report["executed"], report["skipped"]) == (len(report["rows"]), 0)
+    assert report["machine"]["python"]
+    promised = {"name", "case", "workers", "metric", "unit", "median", "min", "max", "runs"}
+    assert all(promised <= row.keys() for row in report["rows"])
+    assert {row["case"] for row in report["rows"]} == set(CASES)
+    assert {row["unit"] for row in report["rows"]} == {"ns", "x"}
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
@@ -104,9 +123,10 @@ def test_wrong_usage_is_refused(script: str) -> None:
 
 INTERRUPTED = """
 import os, signal
-from timing import start
+from script import start
 import {script} as module
-module.build = lambda *_: os.kill(os.getpid(), signal.SIGINT)
+from purine_ref.benchmarks import dispatch
+module.build = dispatch.build = lambda *_: os.kill(os.getpid(), signal.SIGINT)
 start(module.main)
 """
 """A script in which Ctrl-C is pressed as soon as it builds a graph."""

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from operation_cases import ALL
 from purine_ref.devices.cpu import CpuKernels
 from purine_ref.operation import Call, Operation
-from purine_ref.ops import LRNGradient, MaxPool2d
+from purine_ref.ops import LRNGradient, MaxPool2d, TopKAccuracy
 from purine_ref.ops.summing import LinearOperation
 from purine_ref.rounding import UNITS, gamma, multiple, ordered_sum, sum_variance
 from suites.operation_calls import as_float64, compute
@@ -81,29 +81,36 @@ IDLE = 30
 """Calls over which the largest error must come near the bound."""
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_r11_bounds_are_not_idle(case: Case) -> None:
-    """An error comes within a factor of the bound: 1.5 sqrt(k) for k terms, whose errors cancel; else 10.
+def test_r11_bounds_hold_and_are_not_idle(case: Case, dtype: str) -> None:
+    """The worst error comes near the bound: to a tenth, or to a third of the share of one of many terms.
 
-    Where nothing is off, nothing is allowed: the bound is 0 wherever the dtype needs no rounding at all.
+    Where nothing is off, nothing is allowed: the bound is 0 wherever no result is rounded.
     """
+    if dtype not in case.dtypes:
+        return
     ratios, bounds, steps = [0.0], [], 1.0
     for seed in range(IDLE):
-        once = Once(case, "float32", seed)
+        once = Once(case, dtype, seed)
         for error, bound, _ in once.errors():
             ratios.append(float(over(error, bound).max(initial=0.0)))
             bounds.append(float(bound.max(initial=0.0)))
         steps = terms(case.operation, once.call)
-    if max(ratios) == 0:
-        assert max(bounds, default=0) == 0 or case.operation.exact, "a bound for nothing"
+    worst = max(ratios)
+    assert worst <= 1
+    if worst == 0:  # the quotient of an accuracy is in float64 here as well
+        rounds = not case.operation.exact and not isinstance(case.operation, TopKAccuracy)
+        assert max(bounds, default=0) == 0 or not rounds, "a bound for nothing"
     else:
-        assert max(ratios) > 1 / max(10, 3 * steps), f"the worst of {IDLE} is {max(ratios):.3f} of its bound"
+        assert worst > 1 / max(10, 3 * steps), f"the worst of {IDLE} is {worst:.3f} of its bound"
 
 
 def terms(operation: Operation, call: Call) -> float:
-    """The roundings in a row of a sum."""
+    """About how many roundings a result goes through."""
     steps = getattr(operation, "steps", lambda _: None)(call)
-    return float(np.max(steps.inner)) if steps else 1.0
+    inside = call.inputs[0].size if call.unit == UNITS["float64"] else 1  # what is in float64 for float32
+    return float(np.max(steps.inner)) + steps.wide if steps else float(inside)
 
 
 # The variance of rounding errors ------------------------------------------------------------------------------------
@@ -154,8 +161,8 @@ def test_r11_the_arithmetic_of_roundings() -> None:
 RUNS = 500
 """Perturbed runs: a variance found from them has a deviation of 6 %."""
 
-ABOVE = (MaxPool2d, LRNGradient)
-"""Operations whose rule is an upper bound: the error of a maximum, and slopes that are added whatever their signs."""
+ABOVE = {(MaxPool2d, 0), (LRNGradient, 1)}
+"""Inputs for which a rule is an upper bound: the error of a maximum, and slopes that are added whatever their signs."""
 
 
 def spreading() -> list[Any]:
@@ -192,7 +199,7 @@ def test_r11_the_spread_is_the_variance_that_independent_errors_give(case: Case,
         assert spread.shape == y.shape
         ratio = over(total / RUNS, spread / copies)
         assert ratio.max(initial=0.0) < 1.4, ratio.max()
-        if not isinstance(case.operation, ABOVE) and total.any():
+        if (type(case.operation), index) not in ABOVE and total.any():
             off = 0.1 if total.size > 9 else 0.25
             assert abs(ratio[total > 0].mean() - 1) < off, ratio
             assert ratio[total > 1e-6 * total.max()].min() > 0.65

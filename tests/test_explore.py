@@ -113,15 +113,15 @@ def test_every_trace_comes_up_once(recipe: Recipe) -> None:
 
 @given(recipe=tangles(most=5))
 def test_no_disagreement_is_missed(recipe: Recipe) -> None:
-    """With aliasing that nobody checks: an exploration finds schedules that differ just when running all of them does."""
+    """With aliasing that nobody checks: an exploration finds schedules that differ where running all of them does."""
     with pytest.MonkeyPatch.context() as patch:
         graph = unchecked(recipe, patch)
         tangled = prepare(graph)
         assume((count_schedules(tangled) or FEW + 1) <= FEW)
-        run = runner(graph, {k: v for k, v in recipe.feed(graph, integers=True).items() if graph[k] not in tangled.views})
-        results = {
-            tuple(run([graph.ops[op].name for op in order]).items()) for order in all_orders(tangled)
-        }
+        run = runner(
+            graph, {k: v for k, v in recipe.feed(graph, integers=True).items() if graph[k] not in tangled.views}
+        )
+        results = {tuple(run([graph.ops[op].name for op in order]).items()) for order in all_orders(tangled)}
         result = explore(tangled, run)
     assert result.verdict == ("pass" if len(results) == 1 else "fail")
     assert result.runs <= (result.schedules or 0)

@@ -309,7 +309,10 @@ def test_an_error_of_an_operator_is_a_failure(monkeypatch: pytest.MonkeyPatch) -
 
 def test_networks_that_cannot_be_built_raise() -> None:
     for network, message in (
-        (replace(NETWORK, layers=(Layer("conv", (0,), 2),)), r"^layer 'l0': a convolution needs images, got float64\[5, 3\]$"),
+        (
+            replace(NETWORK, layers=(Layer("conv", (0,), 2),)),
+            r"^layer 'l0': a convolution needs images, got float64\[5, 3\]$",
+        ),
         (replace(NETWORK, layers=(Layer("odd", (0,)),)), r"^layer 0: 'odd' of values \(0,\) cannot be built$"),
         (replace(NETWORK, layers=(Layer("relu", (1,)),)), r"^layer 0: 'relu' of values \(1,\) cannot be built$"),
         (replace(NETWORK, losses=(Loss("squared", 2),)), r"^loss 0: there is no value 2$"),
@@ -352,12 +355,21 @@ def test_differences_of_shapes_and_zeros() -> None:
     ("change", "message"),
     [
         (lambda data: data.update(schema="other"), "an example is an object with the schema 'purine-ref/example/1'"),
-        (lambda data: data.pop("wanted"), "example: expected an object with composition, feeding, network, running, wanted"),
+        (
+            lambda data: data.pop("wanted"),
+            "example: expected an object with composition, feeding, network, running, wanted",
+        ),
         (lambda data: data["network"].update(batch="5"), "example.network.batch: expected int, got '5'"),
         (lambda data: data["network"].update(batch=True), "example.network.batch: expected int, got True"),
         (lambda data: data["network"].update(image=3), "example.network.image: expected a list, got 3"),
-        (lambda data: data["composition"].update(places=[[0]]), "example.composition.places[0]: expected 2 elements, got 1"),
-        (lambda data: data["network"]["layers"][0].update(odd=1), "example.network.layers[0]: expected an object with "),
+        (
+            lambda data: data["composition"].update(places=[[0]]),
+            "example.composition.places[0]: expected 2 elements, got 1",
+        ),
+        (
+            lambda data: data["network"]["layers"][0].update(odd=1),
+            "example.network.layers[0]: expected an object with ",
+        ),
     ],
 )
 def test_other_objects_are_refused(change: Callable[[Any], object], message: str) -> None:

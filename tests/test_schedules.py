@@ -250,7 +250,9 @@ def test_change_points_put_off_a_chain_on_its_way() -> None:
         link = call(graph, f"link{number}", [link])
     plan = prepare(graph)
     assert chains(plan) == [0, 1, 1, 1, 1, 1, 1]
-    places = [{order_of(plan, pct_schedule(plan, s, changes)).index(other.name) for s in range(60)} for changes in (0, 1)]
+    places = [
+        {order_of(plan, pct_schedule(plan, s, changes)).index(other.name) for s in range(60)} for changes in (0, 1)
+    ]
     assert places == [{0, 6}, {0, 1, 2, 3, 4, 5, 6}]
 
 
@@ -270,5 +272,7 @@ def test_a_pipelines_ranks_are_a_schedule() -> None:
     forward, backward = "classes/linear", "classes/linear/LinearWeightGradient"
     assert place("gpipe", forward, 3) < place("gpipe", backward, 0)
     assert place("1f1b", backward, 0) < place("1f1b", forward, 1) < place("1f1b", backward, 1)
-    with pytest.raises(ValueError, match=r"^ranks must hold one number for each of the \d+ operators of graph 'mlp', got 2$"):
+    with pytest.raises(
+        ValueError, match=r"^ranks must hold one number for each of the \d+ operators of graph 'mlp', got 2$"
+    ):
         ranked_schedule(plan, [1.0, 2.0])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -127,18 +126,19 @@ def test_a_schedule_that_a_failure_needs_is_pinned_and_shrinks() -> None:
 
     def check(example: Example) -> Verdict:
         plan = prepare(composed_graph(example))
-        second = plan.graph.ops[1].name if len(plan.graph.ops) > 1 else ""
-        order = order_of(plan, schedule_string(plan, example.running.schedule or f"s1:{len(plan.graph.ops)}:"))
-        first = next((op.name for op in plan.graph.ops[:1]), "")
-        first = next((name for name in order if name in (first, second)), first)
-        return Verdict("fail", "differs") if first == second else Verdict("pass", "agrees")
+        names = [op.name for op in plan.graph.ops]
+        order = order_of(plan, schedule_string(plan, example.running.schedule or f"s1:{len(names)}:"))
+        fails = len(names) > 1 and order.index(names[1]) < order.index(names[0])
+        return Verdict("fail", "differs") if fails else Verdict("pass", "agrees")
 
     example = Example(
         Architecture(4, (3,), (Layer("linear", (0,), 5), Layer("linear", (1,), 2))),
         Composition((Division("data", 2),), ((0, -1), (1, -1))),
     )
     texts = [f"random:{seed}" for seed in range(20)]
-    example = next(e for e in (replace(example, running=Running(schedule=t)) for t in texts) if check(e).outcome == "fail")
+    example = next(
+        e for e in (replace(example, running=Running(schedule=t)) for t in texts) if check(e).outcome == "fail"
+    )
     assert sum(decode(schedule_string(prepare(composed_graph(example)), example.running.schedule))) > 1
     shrunk = shrink(example, check).example
     assert len(composed_graph(shrunk).ops) == 2
@@ -199,17 +199,33 @@ def test_time_is_bounded() -> None:
 
 
 def size(example: Example) -> tuple[int, ...]:
-    """A measure that every reduction lowers, the first place in which two examples differ counting."""
-    network, composition, running, feeding = example.network, example.composition, example.running, example.feeding
+    """A measure that no reduction raises, the first place in which two examples differ counting."""
+    network, composition, running = example.network, example.composition, example.running
     layer_sizes = [
-        [layer.size, layer.kernel, layer.stride, layer.pad, layer.groups, layer.bias, len(layer.inputs), layer.shared >= 0]
+        [
+            layer.size,
+            layer.kernel,
+            layer.stride,
+            layer.pad,
+            layer.groups,
+            layer.bias,
+            len(layer.inputs),
+            layer.shared >= 0,
+        ]
         for layer in network.layers
     ]
-    part_sizes = [[p.count, p.more, len(p.sizes), len(p.rules), p.mode not in ("", "output", "replicated")] for p in composition.parts]
+    part_sizes = [
+        [p.count, p.more, len(p.sizes), len(p.rules), p.mode not in ("", "output", "replicated")]
+        for p in composition.parts
+    ]
     return (
         PHASES.index(network.phase) + len(network.layers) + len(network.losses) + len(composition.parts),
         network.batch + sum(network.image) + sum(map(sum, layer_sizes)) + sum(map(sum, part_sizes)),
-        sum((loss.reduction, loss.weight, loss.kind).count(x) == 0 for loss in network.losses for x in ("sum", 1.0, "squared")),
+        sum(
+            (loss.reduction, loss.weight, loss.kind).count(x) == 0
+            for loss in network.losses
+            for x in ("sum", 1.0, "squared")
+        ),
         ("serial", "threaded", "ranks").index(running.executor) + running.threads + running.iterations,
         (running.delay > 0) + (running.delays > 0),
     )
@@ -219,14 +235,10 @@ def size(example: Example) -> tuple[int, ...]:
 def test_reductions_make_nothing_larger(example: Example, data: st.DataObject) -> None:
     verdict = Verdict("fail", "differs")
     reduction = data.draw(st.sampled_from(REDUCTIONS))
-    for candidate in proposals(example, verdict, reduction):
+    for candidate in reduction(example, verdict):
         assert candidate != example
         assert size(candidate) <= size(example)
         json.dumps(to_json(candidate))
-
-
-def proposals(example: Example, verdict: Verdict, reduction: Any) -> Iterator[Example]:
-    yield from reduction(example, verdict)
 
 
 def test_layers_are_renumbered_when_one_goes() -> None:
@@ -240,11 +252,16 @@ def test_layers_are_renumbered_when_one_goes() -> None:
     )
     example = Example(
         Architecture(4, (3,), layers, (Loss("squared", 5), Loss("squared", 2))),
-        Composition((Division("placed", 2, rules=(("l0*", "1"), ("l1*", "0"), ("l4/sum", "1"), ("loss*", "1"))),), ((0, -1),) * 2),
+        Composition(
+            (Division("placed", 2, rules=(("l0*", "1"), ("l1*", "0"), ("l4/sum", "1"), ("loss*", "1"))),),
+            ((0, -1),) * 2,
+        ),
         feeding=Feeding(zeros=("l0/weight", "x", "l12/bias")),
         wanted="l4/sum",
     )
-    proposed = list(REDUCTIONS[[r.__name__ for r in REDUCTIONS].index("fewer_layers")](example, Verdict("fail", "differs")))
+    proposed = list(
+        REDUCTIONS[[r.__name__ for r in REDUCTIONS].index("fewer_layers")](example, Verdict("fail", "differs"))
+    )
     without_relu = proposed[3]
     assert without_relu.network.layers == (
         Layer("linear", (0,), 3),

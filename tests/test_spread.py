@@ -269,8 +269,14 @@ def test_r11_a_winner_that_may_lose_is_a_kink(window: dict[str, Any], changes: A
 
 
 def test_r11_two_elements_without_an_error_are_in_order() -> None:
-    made = spread(pool_graph(kernel=2), {"x": np.zeros(PLANE.shape, np.float32), "dy": np.ones((1, 1, 2, 2))}, key=KEY)
-    assert made.kinks == {}
+    """Whether nothing errs, or others do."""
+    dy = np.ones((1, 1, 2, 2))
+    x = Estimate(np.zeros(PLANE.shape), np.zeros(PLANE.shape))
+    assert x.variance is not None
+    assert spread(pool_graph(kernel=2), {"x": x, "dy": dy}, key=KEY).kinks == {}
+    assert spread(pool_graph(kernel=2), {"x": x.value, "dy": dy}, key=KEY).kinks == {}
+    x.variance[0, 0, 2, 0] = DEVIATION**2
+    assert spread(pool_graph(kernel=2), {"x": x, "dy": dy}, key=KEY).kinks == {"y": 1}
 
 
 def test_r11_a_maximum_errs_as_the_worst_of_its_window() -> None:

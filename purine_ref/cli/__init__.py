@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import click
 
+from purine_ref.cli.bench import bench
 from purine_ref.cli.info import info
 from purine_ref.cli.show import show
 from purine_ref.cli.train import train
@@ -34,7 +35,7 @@ def group() -> None:
     """The readable reference of bi-graph deep learning."""
 
 
-for command in (verify, train, show, info):
+for command in (verify, train, show, bench, info):
     group.add_command(command)
 
 

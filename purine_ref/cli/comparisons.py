@@ -38,6 +38,9 @@ def print_comparisons(console: Console, rows: Sequence[Comparison], verdict: str
     for row in rows:
         if row.first is not None:
             console.print(f"{row.scheme} {row.model} {row.dtype}: first difference: {row.first}", soft_wrap=True)
+        if row.unknown:
+            what = f"{row.unknown:,} elements depend on a kink that was decided otherwise, and were not compared"
+            console.print(f"{row.scheme} {row.model} {row.dtype}: {what}", soft_wrap=True)
     console.print(f"verdict: {verdict}")
 
 

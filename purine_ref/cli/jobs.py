@@ -12,6 +12,7 @@ from purine_ref.conformance import (
     Recorded,
     Recording,
     Scheme,
+    Workload,
     exact_workload,
     parse_scheme,
     replayed,
@@ -37,6 +38,7 @@ DIVIDED = (
     "data:2/pipeline:2x3",
 )
 PLACES = ("virtual", "ranks")
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -99,14 +101,29 @@ def replay_jobs(records: Sequence[Recorded]) -> list[Job]:
     return [Job(r.model, r.dtype, (replayed(r),), r.steps, r.batch, r.seed, r.exact) for r in records]
 
 
+def require_fit(jobs: Sequence[Job]) -> None:
+    """Raise GraphError for a scheme that does not fit one of several models: before the first is run, not after.
+
+    The schemes of the first job are opened before anything runs, so they are left out. Raises BadParameter as `run`.
+    """
+    others = [job for job in jobs if job.model != jobs[0].model]
+    for job in {(job.model, job.exact, job.schemes): job for job in others}.values():
+        graph = _workload(job).graph
+        for scheme in job.schemes:
+            scheme.compose(graph)
+
+
 def run(job: Job, progress: Callable[[Comparison], None]) -> list[Comparison]:
     """Compare one job's schemes. Raises BadParameter for a batch that is too large."""
+    return verify(_workload(job), job.schemes, job.seed, progress)
+
+
+def _workload(job: Job) -> Workload:
     make = exact_workload if job.exact else training_workload
     try:
-        workload = make(job.model, job.dtype, job.batch, job.steps, job.seed)
+        return make(job.model, job.dtype, job.batch, job.steps, job.seed)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--batch") from None
-    return verify(workload, job.schemes, job.seed, progress)
 
 
 def run_recorded(job: Job, progress: Callable[[Comparison], None]) -> tuple[list[Comparison], list[Recorded]]:

@@ -10,8 +10,9 @@ from typing import Any
 import click
 from rich.console import Console
 
+from purine_ref.cli import exploring
 from purine_ref.cli.comparisons import as_json, overall, print_comparisons
-from purine_ref.cli.jobs import DEFAULT_MODELS, DTYPES, STEPS, Job, Wishes, replay_jobs, run, run_recorded
+from purine_ref.cli.jobs import DEFAULT_MODELS, DTYPES, STEPS, Job, Wishes, replay_jobs, require_fit, run, run_recorded
 from purine_ref.cli.report import (
     CODES,
     json_option,
@@ -44,6 +45,7 @@ Examples:
   purine-ref verify --model lenet-digits --scheme data:2/model:2@virtual --exact
   purine-ref verify --scheme threads:4 --record schedule.json
   purine-ref verify --replay schedule.json
+  purine-ref verify --explore --scheme data:2 --scheme pipeline:2x2@virtual
 """
 
 
@@ -68,9 +70,11 @@ def parse_schemes(_: click.Context, parameter: click.Parameter, texts: Sequence[
 @output_file("--record", "record", help="Write the schedule of each scheme's first step there.")
 @click.option("--replay", type=click.Path(exists=True, dir_okay=False),
               help="Run what that file holds: recorded schedules, or a failing example.")  # fmt: skip
+@click.option("--explore", is_flag=True,
+              help="Run all schedules that could differ of small networks, or of a --model.")  # fmt: skip
 @seed_option
 @json_option
-def verify(record: str | None, replay: str | None, json_file: str | None, **wishes: Any) -> int:
+def verify(record: str | None, replay: str | None, explore: bool, json_file: str | None, **wishes: Any) -> int:
     """Compare parallel schemes with the serial executor.
 
     Trains each model on the embedded digits under every scheme, in lock step with the serial executor, and compares
@@ -79,9 +83,15 @@ def verify(record: str | None, replay: str | None, json_file: str | None, **wish
     """
     start = time.perf_counter()
     console = output(json_file)
+    if explore:
+        exact = wishes.pop("exact")
+        if exact or record is not None or replay is not None:
+            raise click.UsageError("--explore goes with none of --record, --replay and --exact")
+        return _explore(console, json_file, start, wishes)
     if replay is not None and not is_recording(Path(replay)):
         return _replay_failure(console, Path(replay), json_file, start)
     planned = Wishes(**wishes).jobs() if replay is None else replay_jobs(load_recording(Path(replay)))
+    require_fit(planned)
     rows, records = _run(console, planned, record is not None)
     if record is not None:
         write_text(record, recording_text(records))
@@ -115,6 +125,26 @@ def _run(console: Console, jobs: Sequence[Job], recording: bool) -> tuple[list[C
             rows += compared
             records += recorded
     return rows, records
+
+
+def _explore(console: Console, json_file: str | None, start: float, wishes: dict[str, Any]) -> int:
+    """Explore the schedules of what is wished for."""
+    try:
+        rows = list(exploring.explored(**wishes))
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--batch") from None
+    verdict = exploring.verdict_of(rows)
+    exploring.print_explored(console, rows, verdict)
+    facts = {
+        "executed": len(rows),
+        "skipped": 0,
+        "seconds": time.perf_counter() - start,
+        "seed": wishes["seed"],
+        "schemes": [],
+        "explorations": [exploring.as_json(row) for row in rows],
+    }
+    write_json(json_file, "verify", verdict, facts)
+    return CODES[verdict]
 
 
 def _replay_failure(console: Console, path: Path, json_file: str | None, start: float) -> int:

@@ -68,8 +68,8 @@ class Division:
 
     `count` are replicas, parts, stages, groups or places; `more` are a pipeline's micro-batches and a hybrid's parts.
     `sizes` are samples of replicas or micro-batches, nearly even where there are none. `mode` is where data updates
-    (replicated, server, server:K), by what a model divides (output, input). `rules` are pairs of a name pattern and what
-    it says: a mode for data's and a model's parameters (or whole), a place's number for placed, `begins` for a
+    (replicated, server, server:K), by what a model divides (output, input). `rules` are pairs of a name pattern and
+    what it says: a mode for data's and a model's parameters (or whole), a place's number for placed, `begins` for a
     pipeline's later stages.
     """
 

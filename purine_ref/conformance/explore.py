@@ -35,7 +35,7 @@ Runner = Callable[[list[str]], Bits]
 MOST_RUNS = 20_000
 """Traces that an exploration runs before it stops and says that it is not complete."""
 
-MOST_STATES = 1 << 20
+MOST_STATES = 1 << 18
 """Sets of operators that counting schedules may look at before it gives up."""
 
 

@@ -211,5 +211,5 @@ class Recorder(Observer):
 
 
 def replay_order(graph: Graph, schedule: str, devices: Callable[[Location], Device] = device_for) -> list[str]:
-    """The `order` with which an executor of `graph` replays a schedule. Raises Refused where it is none of the graph."""
+    """The `order` with which an executor of `graph` replays a schedule. Raises Refused for one of another graph."""
     return order_of(prepare(graph, devices), schedule)

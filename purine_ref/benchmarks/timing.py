@@ -1,4 +1,4 @@
-"""How every benchmark here measures, so that figures of one run can be compared with each other.
+"""How every benchmark measures, so that figures of one run can be compared with each other.
 
 A *contestant* does its work once and says how many seconds each part of it took. `measure` lets all contestants that
 are to be compared take turns in one go: first each once, uncounted, then in every round each once, the order turned
@@ -10,11 +10,9 @@ paused while the clock runs, as `timeit` does it, and run before.
 from __future__ import annotations
 
 import gc
-import json
 import os
 import platform
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,19 +21,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import click
 import numpy as np
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
 from purine_ref import _fast
-
-USAGE, INTERRUPTED = 64, 130
-"""Exit codes: wrong usage, and Ctrl-C."""
-
-PIPE = 132
-"""Columns of a table that does not go to a terminal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,48 +133,27 @@ def _processor() -> str:
     return names[0] if names else "unknown processor"
 
 
-def show(title: str, series: Sequence[Series], items: str, notes: Sequence[str] = ()) -> None:
-    """Print the series as a table, `items` being what the counts count; then the notes, then the machine."""
-    table = Table(title=title, title_justify="left")
+WIDTH = 132
+"""Columns of a table where nothing says how wide it may be."""
+
+
+def table(title: str, series: Sequence[Series], items: str) -> Table:
+    """The series for people, `items` being what the counts count."""
+    whole = Table(title=title, title_justify="left")
     for heading in ("case", "what", "metric"):
-        table.add_column(heading)
+        whole.add_column(heading, no_wrap=True)
     for heading in ("workers", items, "median", "min", "max", "unit", "runs"):
-        table.add_column(heading, justify="right", no_wrap=True)
+        whole.add_column(heading, justify="right", no_wrap=True)
     for case, group in groupby(series, lambda one: one.case):
         for one in group:
             row = one.row()
-            figures = [f"{row[key]:,.{0 if one.unit == 'ns' else 2}f}" for key in ("median", "min", "max")]
+            figures = [f"{row[key]:,.{1 if one.unit == 'ns' else 2}f}" for key in ("median", "min", "max")]
             counts = [str(one.workers), f"{one.items:,}"]
-            table.add_row(case, one.name, one.metric, *counts, *figures, one.unit, str(row["runs"]))
-        table.add_section()
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=PIPE)
-    console.print(table)
-    for note in (*notes, "; ".join(f"{key} {value}" for key, value in machine().items())):
-        console.print(note, soft_wrap=True)
+            whole.add_row(case, one.name, one.metric, *counts, *figures, one.unit, str(row["runs"]))
+        whole.add_section()
+    return whole
 
 
-def save(target: str | None, series: Sequence[Series], notes: Sequence[str] = ()) -> None:
-    """Write the rows for scripts to the file `target`, or to the output where it is "-"; nothing when it is None."""
-    if target is None:
-        return
-    rows = [one.row() for one in series]
-    facts = {"schema": "purine-ref/bench/1", "machine": machine(), "rows": rows, "notes": list(notes)}
-    text = json.dumps(facts, indent=2)
-    if target == "-":
-        click.echo(text)
-    else:
-        Path(target).write_text(text + "\n", "utf-8")
-
-
-def start(command: click.Command) -> None:
-    """Run a script's command with the process's arguments, and end the process; Ctrl-C ends it with a word."""
-    try:
-        command.main(standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(USAGE)
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted", err=True)
-        sys.exit(INTERRUPTED)
+def machine_line() -> str:
+    """The machine in one line."""
+    return "; ".join(f"{key} {value}" for key, value in machine().items())
