@@ -200,6 +200,7 @@ def test_r11_the_spread_is_the_variance_that_independent_errors_give(case: Case,
         ratio = over(total / RUNS, spread / copies)
         assert ratio.max(initial=0.0) < 1.4, ratio.max()
         if (type(case.operation), index) not in ABOVE and total.any():
+            assert not spread[total == 0].any()
             off = 0.1 if total.size > 9 else 0.25
             assert abs(ratio[total > 0].mean() - 1) < off, ratio
             assert ratio[total > 1e-6 * total.max()].min() > 0.65

@@ -36,7 +36,7 @@ PROGRAM = [sys.executable, "-P", "-c", "from purine_ref.cli import main; main()"
 WATCH = 60.0
 """Seconds after which a process counts as hanging."""
 
-COMMANDS = ["verify", "train", "show", "info"]
+COMMANDS = ["verify", "train", "show", "info", "bench"]
 
 SCHEME_KEYS = {
     "scheme": str, "model": str, "dtype": str, "exact": bool, "operators": int, "compared": int, "differing": int,
@@ -99,7 +99,11 @@ def test_help_has_examples_that_the_command_understands(
 
 def test_every_command_has_a_seed_and_json() -> None:
     assert sorted(cli.group.commands) == sorted(COMMANDS)
-    for command in cli.group.commands.values():
+    commands = list(cli.group.commands.values())
+    for command in commands:
+        if isinstance(command, click.Group):
+            commands += command.commands.values()
+            continue
         options = {option for parameter in command.params for option in parameter.opts}
         assert {"--seed", "--json"} <= options
 

@@ -92,3 +92,16 @@ def test_this_process_uses_what_its_environment_says() -> None:
     built = importlib.util.find_spec("purine_ref._fast._loops") is not None
     assert _fast.FAST == (setting == "1" or (setting == "auto" and built))
     assert _fast.loops is select("1" if _fast.FAST else "0")
+
+
+def test_one_compiled_twin_without_its_fellow_is_refused() -> None:
+    if importlib.util.find_spec("purine_ref._fast._loops") is None:
+        pytest.skip("the compiled loops are not built; run python setup.py build_ext --inplace")
+    hidden = (
+        "import importlib.util as util; find = util.find_spec; "
+        "util.find_spec = lambda name: None if name.endswith('_tracker') else find(name); import purine_ref._fast"
+    )
+    refused = run_python("auto", hidden)
+    assert refused.returncode != 0
+    assert "ImportError: of purine_ref._fast._loops and _tracker only one is built; build it" in refused.stderr
+    assert run_python("0", hidden).returncode == 0

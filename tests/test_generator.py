@@ -31,10 +31,13 @@ from purine_ref.conformance.examples import (
     from_json,
     to_json,
 )
+from purine_ref.conformance.feeds import Feeds
 from purine_ref.conformance.generator import EXACT_KINDS, ROUNDING_KINDS, examples
 from purine_ref.conformance.networks import KINDS, composed_graph, network_graph, serial_graph
+from purine_ref.conformance.running import EXECUTORS
 from purine_ref.errors import GraphError, Refused
-from purine_ref.ops import Bias, Tanh
+from purine_ref.executors import Serial
+from purine_ref.ops import SGD, Bias, Tanh
 from purine_ref.parallel.phases import phases
 from purine_ref.plan import prepare
 
@@ -257,6 +260,39 @@ def test_a_difference_beyond_its_bound_fails(monkeypatch: pytest.MonkeyPatch) ->
     assert re.search(r"; they may differ by [\d.e-]+$", verdict.reason)
 
 
+def test_two_runs_of_one_graph_that_differ_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it is a blob that the serial graph does not have."""
+
+    class Off(Serial):
+        def fetch(self, name: str) -> Any:
+            return super().fetch(name) + (name == "loss0@r1~")
+
+    example = Example(NETWORK, Composition((Division("data", 2),), ((0, -1), (1, -1))))
+    monkeypatch.setitem(EXECUTORS, "serial", Off)
+    verdict = check_example(example)
+    assert (verdict.outcome, verdict.kind) == ("fail", "schedule")
+    assert re.fullmatch(r"two runs of the composed graph: 'loss0@r1~'\[\] at rank1/cpu, step 1: got .+", verdict.reason)
+
+
+def test_replicas_that_differ_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a rounding error too, which is within the bound: every second update is off by one unit."""
+    compute = SGD.compute
+    calls = iter(range(10**6))
+
+    def wrong(self: SGD, kernels: Any, inputs: Any, outputs: Any) -> None:
+        compute(self, kernels, inputs, outputs)
+        if next(calls) % 2:
+            outputs[0][...] = np.nextafter(outputs[0], 9.0)
+
+    network = Architecture(5, (3,), (Layer("linear", (0,), 4, bias=False),), (Loss("squared", 1),), "update")
+    example = Example(network, Composition((Division("data", 2),), ((0, -1), (1, -1))), feeding=Feeding(exact=False))
+    assert check_example(example).kind == "agrees"
+    monkeypatch.setattr(SGD, "compute", wrong)
+    verdict = check_example(example)
+    assert (verdict.outcome, verdict.kind) == ("fail", "replicas")
+    assert re.fullmatch(r"two pieces of one box: 'l0/weight'\[0, 0\] at rank1/cpu, step 1: got .+", verdict.reason)
+
+
 def test_another_judge_may_be_given() -> None:
     example = Example(NETWORK, feeding=Feeding(exact=True))
     verdict = check_example(example, lambda session: lambda step: f"{step.number} {step.names[0]} {session.graph.name}")
@@ -305,6 +341,22 @@ def test_an_error_of_an_operator_is_a_failure(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("purine_ref.executors.threaded.Threaded._start", refuse)
     verdict = check_example(replace(example, running=Running("threaded", 2)))
     assert (verdict.outcome, verdict.kind, verdict.reason) == ("fail", "error", "ValueError: no")
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_feeds_have_as_few_values_as_asked_for(exact: bool) -> None:
+    """The same ones every time; integers where sums are to be exact; and zeros where they are named."""
+    graph = network_graph(NETWORK)
+    for most, zeros in ((-1, ()), (2, ("target0",)), (0, ("l0/weight",))):
+        feeds = Feeds(graph, Feeding(7, exact, most, zeros))
+        with Serial(graph) as serial:
+            fed, again = feeds(0, serial), feeds(0, serial)
+        assert all(np.array_equal(again[name], array) for name, array in fed.items())
+        assert all(not array.any() for name, array in fed.items() if name in zeros)
+        assert set(zeros) <= set(fed)
+        counts = [np.count_nonzero(array) for name, array in fed.items() if array.shape and name not in zeros]
+        assert max(counts) > 5 if most < 0 else max(counts) <= most
+        assert not exact or all(np.array_equal(array, np.round(array)) for array in fed.values())
 
 
 def test_networks_that_cannot_be_built_raise() -> None:

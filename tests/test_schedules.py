@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ from purine_ref.executors.ranks import Ranks
 from purine_ref.graph import Graph
 from purine_ref.models import training_graph
 from purine_ref.parallel import Data, Pipeline, compose, pipeline_ranks
-from purine_ref.plan import prepare
+from purine_ref.plan import Plan, prepare
 from purine_ref.tensor import Location
 from strategies import Recipe, recipes
 
@@ -254,6 +255,32 @@ def test_change_points_put_off_a_chain_on_its_way() -> None:
         {order_of(plan, pct_schedule(plan, s, changes)).index(other.name) for s in range(60)} for changes in (0, 1)
     ]
     assert places == [{0, 6}, {0, 1, 2, 3, 4, 5, 6}]
+
+
+def three_chains() -> Plan:
+    """Chains a, b and c of four operators each."""
+    graph = Graph("turns")
+    for chain in ("a", "b", "c"):
+        link = call(graph, f"{chain}0")
+        for number in range(1, 4):
+            link = call(graph, f"{chain}{number}", [link])
+    return prepare(graph)
+
+
+def test_with_a_change_at_every_step_chains_take_turns() -> None:
+    """Whichever went on last is behind the others."""
+    for seed in range(10):
+        order = order_of(three_chains(), pct_schedule(three_chains(), seed, changes=12))
+        assert [len({name[0] for name in order[step : step + 3]}) for step in range(0, 12, 3)] == [3, 3, 3, 3]
+
+
+def test_what_is_put_off_goes_on_when_nothing_else_can() -> None:
+    plan = three_chains()
+    turns = [
+        [chain for chain, _ in groupby(order_of(plan, pct_schedule(plan, s, 1)), lambda n: n[0])] for s in range(30)
+    ]
+    assert any(len(turn) == 4 for turn in turns)
+    assert all(len(turn) == 3 or turn.count(turn[-1]) == 2 for turn in turns)
 
 
 def test_chains_go_on_with_one_consumer_each() -> None:

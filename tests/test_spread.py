@@ -324,6 +324,18 @@ def test_r11_a_first_step_of_adagrad_may_go_either_way() -> None:
     assert unknown.tolist() == [False, True, False]
 
 
+def test_r11_what_is_unknown_in_one_of_several_producers_is_unknown_in_their_sum() -> None:
+    graph = relu_graph()
+    total = graph.blob("total", X.shape, "float32")
+    for name in ("dx", "x"):
+        graph.connect([graph[name]], Identity(), [total], name=f"{name}/added")
+    x = X.copy()
+    x[1, 2] = NEAR
+    unknown = spread(graph, {"x": off(x), "dy": X}, key=KEY).estimates["total"].unknown
+    assert unknown is not None
+    assert np.argwhere(unknown).tolist() == [[1, 2]]
+
+
 def test_r11_an_undecided_sign_goes_where_it_is_copied_to() -> None:
     """The copy decides, and so does a slice of it; arithmetic on it does not hang on the decision."""
     graph = Graph()
@@ -339,7 +351,7 @@ def test_r11_an_undecided_sign_goes_where_it_is_copied_to() -> None:
     unknown = made.estimates["dx"].unknown
     assert unknown is not None
     assert np.argwhere(unknown).tolist() == [[1, 1], [3, 1]]
-    assert made.estimates["z"].unknown is None
+    assert (made.estimates["z"].unknown, made.estimates["z"].undecided) == (None, None)
 
 
 # Trials -------------------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ _STATE = 1
 """The bit of errors that a run starts with; operator i has bit i + 1."""
 
 _SAME = 2.0**-40
-"""By how much, relatively, float64 values differ that were computed from equal numbers, at most: they are rounded too."""
+"""By how much, relatively, float64 values computed from equal numbers differ, at most: they are rounded too."""
 
 _LARGE = 1e200
 """The variance of an unknown element: whatever comes from it has some, too."""

@@ -84,9 +84,10 @@ def limit_blas() -> None:
 
 
 def blas_threads() -> dict[str, int]:
-    """The threads of each BLAS library in this process, by its file's name; empty when none is recognised."""
-    return {
-        f"{pool['internal_api']} {pool['version']}": int(pool["num_threads"])
-        for pool in threadpoolctl.threadpool_info()
-        if pool["user_api"] == "blas"
-    }
+    """The threads of each BLAS library that numpy may use, by its name and version; empty when none is recognised.
+
+    Where numpy brings its own, others in the process, such as another framework's, are of no account.
+    """
+    pools = [pool for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
+    own = [pool for pool in pools if "numpy" in pool["filepath"]]
+    return {f"{pool['internal_api']} {pool['version']}": int(pool["num_threads"]) for pool in own or pools}
