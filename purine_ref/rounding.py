@@ -25,7 +25,7 @@ FUNCTION = 8
 
 numpy accepts its vectorised functions up to 4 ULP (its tests of umath accuracy); measured ones are below 2."""
 
-KAPPA = 12.0
+KAPPA = 16.0
 """How many standard deviations two results may differ by. The trials that justify it are in `docs/bounds.md`."""
 
 

@@ -142,6 +142,23 @@ def test_r11_a_declared_view_of_a_source_errs_as_it_does() -> None:
     np.testing.assert_allclose(deviations(made, "y"), 2 * DEVIATION)
 
 
+def test_r11_values_may_be_let_go_and_variances_stay() -> None:
+    """Half of the memory, where only variances are wanted."""
+    net = random_network(3)
+    graph, feed = net.graph, net.feed()
+    with Serial(graph) as serial:
+        serial.feed(feed)
+        held = held_by(serial)
+    kept, lean = (spread(graph, held, key=KEY, keep_values=keep) for keep in (True, False))
+    for blob in (blob for blob in graph.blobs if blob.producers or blob.consumers):
+        one, other = kept.estimates[blob.name], lean.estimates[blob.name]
+        assert one.value.shape == other.value.shape
+        assert other.value.strides == (0,) * len(blob.shape)
+        assert (one.variance is None) == (other.variance is None)
+        if one.variance is not None:
+            np.testing.assert_array_equal(one.variance, other.variance)
+
+
 def test_r11_a_missing_source_is_named() -> None:
     graph = Graph()
     graph.apply(ReLU(), [source(graph)], "y")

@@ -91,8 +91,8 @@ class SerialStep:
 
     def with_undecided(self, undecided: Masks) -> Estimates:
         """The same, where some decisions are not known."""
-        made = spread(self.graph, self.held, key=self.key, decided=self.decided, undecided=undecided)
-        return Estimates(self.graph, made)
+        doubts = {"decided": self.decided, "undecided": undecided}
+        return Estimates(self.graph, spread(self.graph, self.held, key=self.key, keep_values=False, **doubts))
 
 
 class Estimates:
@@ -180,8 +180,8 @@ class Bounded:
                 held = self._state[piece.blob.name] if piece.blob.name in self._state else serial
                 apart = held.astype(np.float64) - serial.astype(np.float64)
                 feeds[piece.blob.name] = Estimate(held, apart * apart) if apart.any() else held
-        graph, decided = self.session.graph, decisions(self.session.executor)
-        return Estimates(graph, spread(graph, feeds, key=step.key, decided=decided, undecided=undecided))
+        graph, doubts = self.session.graph, {"decided": decisions(self.session.executor), "undecided": undecided}
+        return Estimates(graph, spread(graph, feeds, key=step.key, keep_values=False, **doubts))
 
 
 def _state(graph: Graph) -> list[Blob]:

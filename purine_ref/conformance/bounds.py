@@ -86,15 +86,17 @@ def spread(
     key: RunKey,
     decided: Mapping[str, Array] | None = None,
     undecided: Mapping[str, Array] | None = None,
+    keep_values: bool = True,
 ) -> Spread:
     """Values and variances of every blob of one run, from those of every source blob.
 
     `feeds` are arrays, which have no error, or estimates, such as `Spread.carried` gives; their errors may all be
     related. `decided` holds arrays of blobs that other operators select by, taken from the run whose branch is to be
-    followed; `undecided` masks of such blobs. Raises GraphError when a source blob is missing, NotImplementedError for
-    an operation without rules.
+    followed; `undecided` masks of such blobs. Without `keep_values`, values are let go, and NaN, once they are used: they
+    take half of the memory. Raises GraphError when a source blob is missing, NotImplementedError for an operation
+    without rules.
     """
-    walk = _Walk(graph, key, decided or {}, undecided or {})
+    walk = _Walk(graph, key, decided or {}, undecided or {}, keep_values)
     walk.start(feeds)
     with np.errstate(all="ignore"):  # overflow and NaN are values
         for op in topological_order(graph):
@@ -103,10 +105,12 @@ def spread(
 
 
 class _Walk:
-    """One call of `spread`. `delivered` are the contributions to blobs of several producers, by edge."""
+    """One call of `spread`. `delivered` are the contributions to blobs of several producers, by edge; `uses` counts the
+    edges by which a blob's value will be read yet, where values are not kept.
+    """
 
     def __init__(
-        self, graph: Graph, key: RunKey, decided: Mapping[str, Array], undecided: Mapping[str, Array]
+        self, graph: Graph, key: RunKey, decided: Mapping[str, Array], undecided: Mapping[str, Array], keep: bool
     ) -> None:
         self.graph = graph
         self.kernels = CpuKernels(key)
@@ -114,6 +118,7 @@ class _Walk:
         self.undecided = undecided
         self.result = Spread()
         self.delivered: dict[Blob, dict[tuple[Op, int], Estimate]] = {}
+        self.uses = {} if keep else {blob: len(blob.consumers) for blob in graph.blobs}
 
     def start(self, feeds: Mapping[str, Array | Estimate]) -> None:
         """Fill the source blobs."""
@@ -142,6 +147,18 @@ class _Walk:
                 if blob.name in self.undecided:
                     total.undecided = _either([total.undecided, self.undecided[blob.name]])
                 self.result.estimates[blob.name] = total
+                self._used(blob, 0)
+        for blob in op.inputs:
+            self._used(blob, 1)
+
+    def _used(self, blob: Blob, count: int) -> None:
+        """Let go of a value that nobody reads any more."""
+        if blob in self.uses:
+            self.uses[blob] -= count
+            if self.uses[blob] == 0:
+                estimate = self.result.estimates[blob.name]
+                nothing = np.array(np.nan) if estimate.value.dtype.kind == "f" else np.array(0)
+                estimate.value = np.broadcast_to(nothing, blob.shape)
 
     def _estimates(self, op: Op) -> list[Estimate]:
         """What the operator delivers to each output."""

@@ -23,7 +23,7 @@ AXES = {"output": 0, "input": 1}
 
 @dataclass(frozen=True)
 class Model:
-    """Divide every convolution's and linear layer's weight over `parts` places, nearly evenly or by `sizes`.
+    """Divide every convolution's and linear layer's weight over `parts` places, nearly evenly.
 
     `by` is `output` or `input` channels; `layers` may say otherwise for patterns of weight names, such as
     `{"fc*/weight": "input", "conv1/weight": "whole"}`. Layers left whole, and what needs all channels, run at the first
