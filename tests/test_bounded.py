@@ -19,6 +19,7 @@ from purine_ref.graph import Graph, Op
 from purine_ref.models import training_graph
 from purine_ref.ops import MaxPool2d, MaxPool2dGradient, ReduceSum, ReLU, ReLUGradient, Scale, Sum
 from purine_ref.parallel import Data, Hybrid, Model, Pipeline, Refiner, compose
+from purine_ref.rounding import KAPPA
 from purine_ref.tensor import Location
 from random_networks import random_network
 
@@ -112,12 +113,17 @@ def test_r11_the_same_bits_need_no_bound() -> None:
 
 @dataclass
 class Hunt:
-    """Planted errors of one graph: what each made of the comparison, and what no comparison could see."""
+    """Planted errors of one graph: what each made of the comparison, and what no comparison could see.
+
+    `unreachable` errors change not one bit of one piece. `vain` ones are in results whose exact value is 0, so that all
+    there is of them is rounding errors, within their own bound; a ten-thousandth of that is within it, too.
+    """
 
     weakest: float = np.inf
     caught: int = 0
     missed: list[str] = field(default_factory=list)
     unreachable: list[str] = field(default_factory=list)
+    vain: list[str] = field(default_factory=list)
 
     def hunt(self, build: Callable[[], Graph], serial: Graph, feed: dict[str, Any], ops: slice = slice(None)) -> Hunt:
         """Plant an error into each operator of the graph that `build` makes, one after the other."""
@@ -133,7 +139,7 @@ class Hunt:
     def plant(
         self, graph: Graph, op: Op, clean: dict[str, Any], step: SerialStep, feed: dict[str, Any], serial: Graph
     ) -> None:
-        """Plant one error. Where not one bit of one piece changes, no comparison of values could tell."""
+        """Plant one error, compare, and tell why where nothing is found."""
         plant(graph, op, ERRORS[op.outputs[0].dtype])
         report = compared(Serial(graph), serial, step, feed)
         if report.worst > 1:
@@ -141,8 +147,17 @@ class Hunt:
             self.weakest = min(self.weakest, report.worst)
         elif same(pieces(Serial(graph), serial, feed), clean):
             self.unreachable.append(op.name)
+        elif is_noise(op, step):
+            self.vain.append(op.name)
         else:
             self.missed.append(f"{op.name}: {report.worst:.3f}")
+
+
+def is_noise(op: Op, step: SerialStep) -> bool:
+    """Whether the serial operator's results are nothing but rounding errors."""
+    names = [blob.name for blob in op.outputs if blob.tensor.is_float and blob.name in step.want]
+    bounds = {name: KAPPA * np.sqrt(step.estimates[name].variance) for name in names}
+    return bool(names) and all((np.abs(step.want[name]) <= bounds[name]).all() for name in names)
 
 
 def pieces(executor: Executor, serial: Graph, feed: dict[str, Any]) -> dict[str, Any]:
@@ -169,7 +184,7 @@ def test_r11_a_small_error_in_any_operator_is_caught(model: str, margin: float, 
         return training_graph(model, BATCH, dtype)
 
     hunt = Hunt().hunt(build, build(), digits(build()))
-    assert (hunt.missed, hunt.unreachable) == ([], [])
+    assert (hunt.missed, hunt.unreachable, hunt.vain) == ([], [], [])
     assert hunt.caught == len(build().ops)
     assert hunt.weakest > margin
 
@@ -202,9 +217,12 @@ def test_r11_a_small_error_in_a_composed_operator_is_caught(
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_r11_a_small_error_in_a_random_network_is_caught(dtype: str) -> None:
-    """In every operator of some; what is out of reach is all 0, such as gradients that nothing depends on."""
+    """In every operator of some; what is out of reach is all 0, such as gradients that nothing depends on.
+
+    Network 147 has the gradient of a softmax's sum, which is 1 whatever its input: 0, but for rounding errors.
+    """
     hunt = Hunt()
-    for seed in range(12):
+    for seed in (*range(12), 147):
         graph = random_network(seed, dtype).graph
         before = len(hunt.unreachable)
         feed = random_network(seed, dtype).feed()
@@ -214,6 +232,7 @@ def test_r11_a_small_error_in_a_random_network_is_caught(dtype: str) -> None:
             held = [step.want[blob.name] for blob in graph.op(name).outputs if blob.name in step.want]
             assert not any(array.any() for array in held if array.dtype.kind == "f"), f"{name} can be reached"
     assert hunt.missed == []
+    assert hunt.vain == ["softmax/SoftmaxGradient", "bias/Identity", "bias/BiasGradient", "conv2d/Conv2dWeightGradient"]
     assert hunt.caught > 150
 
 

@@ -92,8 +92,8 @@ def spread(
 
     `feeds` are arrays, which have no error, or estimates, such as `Spread.carried` gives; their errors may all be
     related. `decided` holds arrays of blobs that other operators select by, taken from the run whose branch is to be
-    followed; `undecided` masks of such blobs. Without `keep_values`, values are let go, and NaN, once they are used: they
-    take half of the memory. Raises GraphError when a source blob is missing, NotImplementedError for an operation
+    followed; `undecided` masks of such blobs. Without `keep_values`, values are let go, and NaN, once they are used:
+    they take half of the memory. Raises GraphError when a source blob is missing, NotImplementedError for an operation
     without rules.
     """
     walk = _Walk(graph, key, decided or {}, undecided or {}, keep_values)
@@ -250,17 +250,15 @@ def _add_noise(estimate: Estimate, noise: Array | None, origin: int) -> None:
 
 
 def _repeats(value: Array) -> int:
-    """How often each element occurs along the axes on which all slices are equal, as in a batch of one sample repeated.
+    """How often each element occurs along axis 0, where all slices are equal: as in a batch of one sample repeated.
 
     What is computed from equal numbers is rounded alike: the errors are the same, not independent, and a sum over all
     of them has as many times the variance. So each is given that much, as `summing.LinearOperation` does for copies.
     """
-    count = 1
-    for axis, extent in enumerate(value.shape):
-        first, *others = (value[(slice(None),) * axis + (slice(0, stop),)] for stop in (1, 2, extent))
-        if extent > 1 and all((np.abs(other - first) <= _SAME * np.abs(first)).all() for other in others):
-            count *= extent
-    return count
+    if not value.shape or len(value) < 2:
+        return 1
+    same = all((np.abs(other - value[:1]) <= _SAME * np.abs(value[:1])).all() for other in (value[1:2], value))
+    return len(value) if same else 1
 
 
 def _added(edges: Sequence[Estimate], unit: float) -> Estimate:
