@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from random import Random
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from purine_ref.gradients import backward
 from purine_ref.graph import Graph
 from purine_ref.ops import ReduceSum
 from purine_ref.plan import prepare
+from purine_ref.schedule import Schedule
 from strategies import Recipe, differentiable, recipes
 
 RUNS = 2
@@ -97,3 +99,32 @@ def test_what_moves_nothing_changes_nothing(recipe: Recipe) -> None:
         return  # a part of a source has a value only where it is a view
     with ran(Serial(recipe.graph()), recipe) as got, ran(Serial(alone), recipe) as expected:
         assert {name: expected[name] for name in got} == got
+
+
+@given(recipe=recipes(), threads=st.integers(1, 3), random=st.randoms(use_true_random=False))
+def test_r8_a_simulated_run_replays_any_order(recipe: Recipe, threads: int, random: Random) -> None:
+    """An order drawn among the ready operators is that of the simulated starts, and gives the same bits."""
+    graph = recipe.graph()
+    order = drawn_order(graph, random)
+    simulated = Simulated(graph, order=order, seconds=[random.random() for _ in order], threads=threads)
+    assert simulated.timeline.order == order
+    starts = [span.start for span in simulated.timeline.spans]
+    assert starts == sorted(starts)
+    with ran(Serial(graph), recipe) as expected, ran(simulated, recipe) as got:
+        assert got == expected
+
+
+def drawn_order(graph: Graph, random: Random) -> list[str]:
+    """A topological order of the operators' names, each chosen among those that are ready."""
+    schedule = Schedule(prepare(graph))
+    ready, order = list(schedule.ready()), []
+    while ready:
+        op = ready.pop(random.randrange(len(ready)))
+        order.append(graph.ops[op].name)
+        ready += schedule.done(op)
+    return order
+
+
+def test_a_simulated_run_takes_an_order_or_ranks() -> None:
+    with pytest.raises(ValueError, match=r"^simulate takes an order or ranks, got both$"):
+        Simulated(Graph(), order=[], ranks=[])

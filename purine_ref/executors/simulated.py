@@ -15,7 +15,7 @@ from purine_ref.executors.base import Executor, Run
 from purine_ref.graph import Graph, Op
 from purine_ref.parallel.ranks import crosses
 from purine_ref.plan import Plan
-from purine_ref.schedule import ReadyQueue, Schedule, require_one_each
+from purine_ref.schedule import ReadyQueue, Schedule, Turn, order_ranks, require_one_each
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,20 +71,30 @@ class Timeline:
 
 
 def simulate(
-    plan: Plan, seconds: Sequence[float], *, threads: int = 2, ranks: Sequence[float] | None = None
+    plan: Plan,
+    seconds: Sequence[float],
+    *,
+    threads: int = 2,
+    ranks: Sequence[float] | None = None,
+    order: Sequence[str] | None = None,
 ) -> Timeline:
     """Predict a run in which operator i takes `seconds[i]`.
 
     Each CPU has `threads` workers, each (device, stream) one, and each link from rank to rank carries one copy at a
-    time. Ready operators start first come, first served, or by `ranks`. Ties in time are broken by the order of
-    starts. Raises ValueError for fewer than one thread, unless there is one time of 0 or more for each operator, and
-    for one rank's graph, which waits for others: simulate the whole.
+    time. Ready operators start first come, first served, by `ranks`, or in the very `order` of a list of all names.
+    Ties in time are broken by the order of starts. Raises ValueError for fewer than one thread, unless there is one
+    time of 0 or more for each operator, for an order that is not topological, for both ranks and an order, and for one
+    rank's graph, which waits for others: simulate the whole.
     """
     _check_request(plan, seconds, threads, ranks)
+    if order is not None and ranks is not None:
+        raise ValueError("simulate takes an order or ranks, got both")
+    turn = None if order is None else Turn()
+    ranks = ranks if order is None else order_ranks(plan, order)
     schedule = Schedule(plan)
     lanes = [_lane(op) for op in plan.graph.ops]
     free = {lane: _width(plan.graph.ops[i], threads) for i, lane in enumerate(lanes)}
-    queues = {lane: ReadyQueue(ranks) for lane in free}
+    queues = {lane: ReadyQueue(ranks, turn) for lane in free}
     for op in schedule.ready():
         queues[lanes[op]].push(op)
     running: list[tuple[float, int, int]] = []  # (end, number of the start, operator): a heap
@@ -92,12 +102,13 @@ def simulate(
     events: list[tuple[float, bool, int]] = []
     now, touched = 0.0, list(free)
     while True:
-        for lane in touched:
+        for lane in touched:  # it grows while it is walked: in an order, the next may be ready in any lane
             while free[lane] and (op_or_none := queues[lane].pop()) is not None:
                 free[lane] -= 1
                 heapq.heappush(running, (now + seconds[op_or_none], len(spans), op_or_none))
                 events.append((now, True, op_or_none))
                 spans.append(Span(plan.graph.ops[op_or_none].name, lane, now, now + seconds[op_or_none]))
+                touched += free if turn is not None else ()
         if not running:
             return Timeline(tuple(spans), tuple(events))
         now, _, op = heapq.heappop(running)
@@ -106,7 +117,7 @@ def simulate(
         ready = schedule.done(op)
         for following in ready:
             queues[lanes[following]].push(following)
-        touched = list(dict.fromkeys([lanes[op], *(lanes[f] for f in ready)]))
+        touched = list(free if turn is not None else dict.fromkeys([lanes[op], *(lanes[f] for f in ready)]))
 
 
 def _check_request(plan: Plan, seconds: Sequence[float], threads: int, ranks: Sequence[float] | None) -> None:
@@ -135,7 +146,8 @@ def _width(op: Op, threads: int) -> int:
 class Simulated(Executor):
     """Computes in the order that `simulate` predicts; `timeline` is the prediction.
 
-    `rates` gives the operators' times, unless `seconds` lists them. The keywords are those of `Executor`.
+    `rates` gives the operators' times, unless `seconds` lists them; `threads`, `ranks` and `order` are those of
+    `simulate`. The keywords are those of `Executor`.
     """
 
     def __init__(
@@ -146,11 +158,12 @@ class Simulated(Executor):
         seconds: Sequence[float] | None = None,
         threads: int = 2,
         ranks: Sequence[float] | None = None,
+        order: Sequence[str] | None = None,
         **keywords: Any,
     ) -> None:
         super().__init__(graph, **keywords)
         times = [(rates or Rates()).seconds(op) for op in graph.ops] if seconds is None else seconds
-        self.timeline = simulate(self.plan, times, threads=threads, ranks=ranks)
+        self.timeline = simulate(self.plan, times, threads=threads, ranks=ranks, order=order)
         self._now = 0.0
         self._clock = lambda: self._now
 
