@@ -1,6 +1,7 @@
 /* A case folder: the graph that it describes, and the memory of its blobs. */
 #include "port.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -107,6 +108,10 @@ static bool read_operator(Case *loaded, Operator *op, const cJSON *entry, const 
     for (const Operation *known = OPERATIONS; known->name; known++)
         if (strcmp(known->name, operation) == 0) op->compute = known->compute;
     if (op->compute == NULL) return refuse("operation %s", operation);
+    const cJSON *value;
+    cJSON_ArrayForEach(value, field(entry, "attributes"))
+        if (fabs(value->valuedouble) > 9007199254740992.0 && value->valuedouble == floor(value->valuedouble))
+            return refuse("operation %s: an integer that a double cannot hold", operation);
     op->name = text_of(entry, "name");
     op->attributes = field(entry, "attributes");
     op->inputs = read_ends(loaded, field(entry, "inputs"), &op->input_count);

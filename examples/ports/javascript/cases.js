@@ -21,6 +21,7 @@ function readCase(folder, known) {
   const operators = new Map();
   for (const entry of text.graph.operators) {
     if (!known.has(entry.operation)) throw new Unsupported(`operation ${entry.operation}`);
+    if (Object.values(entry.attributes).some(isLost)) throw new Unsupported("an integer that a double cannot hold");
     const operator = {
       ...entry,
       inputs: entry.inputs.map((name) => blobs.get(name)),
@@ -32,6 +33,11 @@ function readCase(folder, known) {
   }
   const pairs = text.graph.pairs.map(([current, following]) => [blobs.get(current), blobs.get(following)]);
   return { ...text, folder, blobs, operators, pairs };
+}
+
+// Whether JSON.parse has rounded an integer.
+function isLost(value) {
+  return Number.isInteger(value) && !Number.isSafeInteger(value);
 }
 
 // Whether an operator is a copy from one rank to another, which a trace shows as two halves.

@@ -92,7 +92,8 @@ function scale(attributes, [x], [y]) {
 }
 
 function constant(attributes, inputs, [y]) {
-  return [fill(y, () => Number(attributes.value))];
+  const value = y.dtype === "int64" ? BigInt(attributes.value) : Number(attributes.value);
+  return [fill(y, () => value)];
 }
 
 function identity(attributes, [x]) {

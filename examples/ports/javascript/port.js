@@ -129,6 +129,7 @@ async function serve() {
     process.stdout.write(JSON.stringify({ seq: request.seq, ...answer(request) }) + "\n");
     if (request.do === "stop") break;
   }
+  process.stdin.destroy(); // nothing else keeps the process alive
 }
 
 async function main(words) {

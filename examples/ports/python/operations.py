@@ -102,7 +102,8 @@ def scale(attributes, inputs, outputs):
 
 def constant(attributes, inputs, outputs):
     """One value everywhere."""
-    return [[float(attributes["value"])] * math.prod(outputs[0].shape)]
+    value = attributes["value"] if outputs[0].dtype == "int64" else float(attributes["value"])
+    return [[value] * math.prod(outputs[0].shape)]
 
 
 def identity(attributes, inputs, outputs):
@@ -180,7 +181,7 @@ def pad_slice(attributes, inputs, outputs):
     after = attributes["length"] * inner - before - row
     result = []
     for n in range(outer):
-        result += [0.0] * before + list(x.values[n * row : (n + 1) * row]) + [0.0] * after
+        result += [0] * before + list(x.values[n * row : (n + 1) * row]) + [0] * after
     return [result]
 
 
