@@ -44,7 +44,7 @@ def extensions() -> list[Extension]:
         return []
     return [
         Extension(f"purine_ref._fast.{name}", [f"purine_ref/_fast/{name}.pyx"], extra_compile_args=FLAGS)
-        for name in ("_loops", "_tracker")
+        for name in ("_loops", "_tracker", "_judge")
     ]
 
 

@@ -1,7 +1,8 @@
 """The hot loops in two spellings, and which of them this process uses.
 
-There are two pairs: `loops.py` and `_loops.pyx`, over the elements of arrays, and `tracker.py` and `_tracker.pyx`, over
-the edges of graphs. The first of a pair is the plain twin, the second the compiled one; names, signatures, errors and
+There are four pairs: `loops.py` and `_loops.pyx`, over the elements of arrays, `tracker.py` and `_tracker.pyx`, over
+the edges of graphs, `judge.py` and `_judge.pyx`, over the events of traces, and `lines.py` and `_lines.pyx`, over the
+lines that hold them. The first of a pair is the plain twin, the second the compiled one; names, signatures, errors and
 bits are the same. The environment variable PURINE_REF_FAST decides once, at import, for all of them together:
 
 - `auto` (or not set): the compiled twins if they were built, else the plain ones;
@@ -10,8 +11,8 @@ bits are the same. The environment variable PURINE_REF_FAST decides once, at imp
 
 A compiled twin that is there but cannot be loaded, or was built from other source, or without its fellow, raises
 ImportError: it is never replaced in silence. `loops` is the chosen module, `Edges` and `Tracker` are the chosen
-classes, and `FAST` says whether they are the compiled ones. Since `loops` is also the plain twin's file, take its
-functions with `from purine_ref._fast import loops`, which is always the choice; and so with `tracker`.
+classes (as is `Judge`), and `FAST` says whether they are the compiled ones. Since `loops` is also the plain twin's
+file, take its functions with `from purine_ref._fast import loops`, which is always the choice; and so with the others.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 # Imported even when they are not chosen: a first import of a submodule later on would rebind its name.
+from purine_ref._fast import judge as _plain_judge
+from purine_ref._fast import lines as _plain_lines
 from purine_ref._fast import loops as _plain_loops
 from purine_ref._fast import tracker as _plain_tracker
 
@@ -74,14 +77,21 @@ loops = select(_SETTING)
 tracker = select(_SETTING, "purine_ref._fast._tracker", _plain_tracker)
 """The chosen module with the readiness tracker."""
 
+judge = select(_SETTING, "purine_ref._fast._judge", _plain_judge)
+"""The chosen module that judges traces."""
+
+lines = select(_SETTING, "purine_ref._fast._lines", _plain_lines)
+"""The chosen module that reads the lines of traces."""
+
 FAST: bool = loops is not _plain_loops
 """Whether the compiled twins are in use."""
 
-if FAST == (tracker is _plain_tracker):
-    raise ImportError(f"of purine_ref._fast._loops and _tracker only one is built; {_REMEDY}")
+if {tracker is _plain_tracker, judge is _plain_judge, lines is _plain_lines} != {not FAST}:
+    raise ImportError(f"of purine_ref._fast._loops, _tracker, _judge and _lines only some are built; {_REMEDY}")
 
 if TYPE_CHECKING:
+    from purine_ref._fast.judge import Judge as Judge
     from purine_ref._fast.tracker import Edges as Edges
     from purine_ref._fast.tracker import Tracker as Tracker
 else:
-    Edges, Tracker = tracker.Edges, tracker.Tracker
+    Edges, Tracker, Judge = tracker.Edges, tracker.Tracker, judge.Judge

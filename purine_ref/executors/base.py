@@ -113,10 +113,12 @@ class Executor(ABC):
             run.starting.acquire()
             self._run = run
         try:
+            if self._observer is not None:
+                notify(self._observer.began, self.iteration, self._clock())
             with quiet():
                 self._start(run)
-        except BaseException:
-            self._abandon(run)
+        except BaseException as error:
+            self._abandon(run, error)
             raise
         finally:
             run.starting.release()
@@ -136,19 +138,22 @@ class Executor(ABC):
             with run.starting:  # an executor that computes in `_start` may be waited for on another thread
                 self._wait(run)
                 self._synchronise(run)
-        except BaseException:  # an interrupt from the keyboard
-            self._abandon(run)
+        except BaseException as error:  # an interrupt from the keyboard
+            self._abandon(run, error)
             raise
         with self._guard:
             if self._run is run:  # of several threads that wait, one ends the run
                 self._run = None
-                self._end(run)
+                self._end_watched(run)
                 if commit:
                     self.commit()
 
     def commit(self) -> None:
         """Make the run that succeeded count: exchange the swapped pairs (rule R6), go on to the next iteration."""
-        self._bound.swap()
+        binding = self._bound
+        self._report_end(None)
+        binding.swap()
+        self._report_swaps()
         self.iteration += 1
 
     def fail(self, error: BaseException) -> None:
@@ -173,15 +178,35 @@ class Executor(ABC):
         if run.schedule.active():
             raise RuntimeError(f"executor of graph {self.graph.name!r} was closed while it ran")
 
-    def _abandon(self, run: Run) -> None:
+    def _end_watched(self, run: Run) -> None:
+        """Raise what went wrong in a run that has ended, and tell the observer."""
+        try:
+            self._end(run)
+        except BaseException as error:
+            self._report_end(error)
+            raise
+
+    def _report_end(self, error: BaseException | None) -> None:
+        if self._observer is not None:
+            notify(self._observer.ended, self.iteration, self._clock(), error)
+
+    def _report_swaps(self) -> None:
+        if self._observer is not None:
+            for current, following in self.graph.pairs:
+                notify(self._observer.swapped, current, following, self._clock())
+
+    def _abandon(self, run: Run, error: BaseException) -> None:
         """Make the executor idle again without the end of the run."""
         try:
             self._abort("its run was interrupted")
             self._halt_soon()
         finally:
             with self._guard:
-                if self._run is run:
+                abandoned = self._run is run
+                if abandoned:
                     self._run = None
+            if abandoned:
+                self._report_end(error)
 
     def close(self) -> None:
         """Let go of threads and arrays. In the middle of a run it stops new starts and lets running operators end."""
@@ -297,11 +322,20 @@ class Executor(ABC):
             if self._additive[index]:
                 for blob in complete:
                     binding.combine(blob)
+                    self._report_sum(blob)
             if self._observer is not None:
                 self._finished(self._observer, self.graph.ops[index])
+                for blob in complete:
+                    notify(self._observer.ready, self.graph.blobs[blob], self._clock())
         except BaseException as error:
             return self._failed(self.graph.ops[index], error)
         return None
+
+    def _report_sum(self, blob: int) -> None:
+        """Tell the observer that a blob's contributions were added, in the order of its edges."""
+        if self._observer is not None and self.plan.producers[blob] > 1:
+            for op, _ in self.graph.blobs[blob].producers:
+                notify(self._observer.added, op, self.graph.blobs[blob], self._clock())
 
     def _finished(self, observer: Observer, op: Op) -> None:
         thread = threading.get_ident()
@@ -317,9 +351,17 @@ class Executor(ABC):
         """The error with a note that names the operator, and without frames that keep arrays alive (rule R12)."""
         tidy(error, op)
         self._abort(f"operator {op.name!r} failed: {type(error).__name__}: {error}")
-        if self._observer is not None:
-            notify(self._observer.failed, op, self._clock(), error)
         return error
+
+    def _report_failure(self, index: int, error: BaseException) -> None:
+        """Tell the observer that an operator failed; what it sees to start from now on was taken before."""
+        if self._observer is not None:
+            thread, op = threading.get_ident(), self.graph.ops[index]
+            self._computing[thread] = op
+            try:
+                notify(self._observer.failed, op, self._clock(), error)
+            finally:
+                del self._computing[thread]
 
     def _busy_names(self) -> str:
         """The operators that are computing, for a message."""

@@ -17,6 +17,7 @@ from purine_ref.executors.base import Executor, Run
 from purine_ref.executors.crew import Crew
 from purine_ref.executors.joint import JointBinding
 from purine_ref.executors.memory import Binding
+from purine_ref.executors.observer import OperatorsOnly
 from purine_ref.executors.threaded import Threaded
 from purine_ref.graph import Graph
 from purine_ref.parallel.ranks import incoming, local_graph, world
@@ -70,7 +71,8 @@ class Ranks(Executor):
             order_ranks(self.plan, self._order)
         if self._ranks is not None:
             require_one_each(self.plan, "ranks", self._ranks)
-        shared = {"seed": self.seed, "memory": self.memory, "observer": self._observer, "devices": devices}
+        observer = None if self._observer is None else OperatorsOnly(self._observer)
+        shared = {"seed": self.seed, "memory": self.memory, "observer": observer, "devices": devices}
         try:
             for rank in range(world(self.graph)):
                 local = local_graph(self.graph, rank)
@@ -108,6 +110,9 @@ class Ranks(Executor):
 
     def _wait(self, run: Run) -> None:
         self._crew.wait(run)
+
+    def _report_swaps(self) -> None:
+        """Every rank has reported its own."""
 
     def _end(self, run: Run) -> None:
         """Raise what went wrong, with a note of the ranks that it ended too."""

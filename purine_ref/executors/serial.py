@@ -65,6 +65,7 @@ class Serial(Executor):
             error = error or self._combine(op, complete)
             if error is not None:
                 run.failures.append(error)
+                self._report_failure(op, error)
                 return
             ready.extend(run.schedule.release(op, complete))
 

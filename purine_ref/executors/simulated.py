@@ -168,18 +168,26 @@ class Simulated(Executor):
         self._clock = lambda: self._now
 
     def _start(self, run: Run) -> None:
-        """Walk the predicted starts and ends; an operator computes at its start, and releases others at its end."""
+        """Walk the predicted starts and ends; an operator computes at its start, and releases others at its end.
+
+        After a failure, those that have started end, and no other starts.
+        """
+        started: set[int] = set()
         for at, is_start, op in self.timeline.events:
+            if run.failures and (is_start or op not in started):
+                continue
             self._now = at
             if is_start:
+                started.add(op)
                 error = self._execute(run, op)
             else:
                 complete = run.schedule.finish(op)
                 error = self._combine(op, complete)
                 run.schedule.release(op, complete)
             if error is not None:
+                started.discard(op)
                 run.failures.append(error)
-                return
+                self._report_failure(op, error)
 
     def _wait(self, run: Run) -> None:
         """Nothing to wait for: `_start` returns when all is done."""

@@ -84,12 +84,14 @@ class Threaded(Executor):
             run, op = task
             error = self._execute(run, op)
             complete: list[int] | None = None
-            if error is None and self._additive[op]:
+            if error is None and (self._additive[op] or self._observer is not None):
                 with lanes.lock:
                     complete = run.schedule.finish(op)
             if error is None:
                 error = self._combine(op, complete or ())
             with lanes.lock:
                 lanes.retire(run, op, complete, error, lane)
+                if error is not None:
+                    self._report_failure(op, error)
                 run = task = error = None  # type: ignore[assignment]  # a sleeping worker keeps none of them alive
                 task = lanes.take(lane)
