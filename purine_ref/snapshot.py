@@ -37,12 +37,14 @@ FORMAT = "purine-ref/snapshot/1"
 HEADER = "snapshot.json"
 """The name of the header's member; every other member ends in .npy."""
 
+LONGEST_NPY_HEADER = 4096
+"""The most bytes of the header of a .npy file that are believed."""
+
 _COUNTERS = ("iteration", "seed", "epoch", "position")
 _FIELDS = {"format", *_COUNTERS, "extra", "arrays"}
 _ENTRY_FIELDS = {"name", "shape", "dtype", "sha256"}
 _NPY_MAGIC = b"\x93NUMPY\x01\x00"
 _NPY_DTYPES = {f"{order}{code}": name for order in "<>" for code, name in zip(("f4", "f8", "i8"), DTYPES, strict=True)}
-_LONGEST_NPY_HEADER = 4096
 _ZIP_START, _ZIP_END, _ZIP_END_LENGTH = b"PK\x03\x04", b"PK\x05\x06", 22
 # What zipfile and json raise when they are given damaged bytes.
 _DAMAGE = (zipfile.BadZipFile, EOFError, OSError, RuntimeError, ValueError)
@@ -152,7 +154,7 @@ def decode_npy(data: bytes, name: str) -> NDArray[Any]:
     Returns a writable array of a dtype of `DTYPES`, in native byte order and C order.
     Raises Refused, naming `name`, for other dtypes (object arrays above all), damage, and trailing bytes.
     """
-    header, start = _npy_header(data, name)
+    header, start = npy_header(data, name)
     descr, fortran, shape = header.get("descr"), header.get("fortran_order"), header.get("shape")
     if not isinstance(descr, str) or descr not in _NPY_DTYPES:
         raise Refused(f"{name}: expected elements of {', '.join(sorted(_NPY_DTYPES))}, got {descr!r}")
@@ -169,13 +171,16 @@ def decode_npy(data: bytes, name: str) -> NDArray[Any]:
     return array.astype(dtype.newbyteorder("="), order="C")
 
 
-def _npy_header(data: bytes, name: str) -> tuple[dict[str, Any], int]:
-    """The header's dictionary and where the elements start. Raises Refused."""
+def npy_header(data: bytes, name: str) -> tuple[dict[str, Any], int]:
+    """The dictionary in the header of a .npy file, and where the elements start, from the file's first bytes.
+
+    Raises Refused, naming `name`, when there is no such header of at most `LONGEST_NPY_HEADER` bytes.
+    """
     if data[:8] != _NPY_MAGIC or len(data) < 10:
         raise Refused(f"{name}: expected an .npy file of version 1.0 ({_NPY_MAGIC!r}), got {data[:10]!r}")
     length = int.from_bytes(data[8:10], "little")
     text = data[10 : 10 + length].decode("latin-1")
-    if len(text) < length or length > _LONGEST_NPY_HEADER:
+    if len(text) < length or length > LONGEST_NPY_HEADER:
         raise Refused(f"{name}: expected an .npy header of {length} bytes (4096 at most), got {len(text)}")
     try:
         # No header has a reason to hold a backslash, and the parser warns about those that mean nothing.

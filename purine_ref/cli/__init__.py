@@ -13,8 +13,13 @@ from collections.abc import Sequence
 import click
 
 from purine_ref.cli.bench import bench
+from purine_ref.cli.case_run import diff
+from purine_ref.cli.case_run import run as run_cases
+from purine_ref.cli.check import check
+from purine_ref.cli.golden import golden
 from purine_ref.cli.info import info
 from purine_ref.cli.show import show
+from purine_ref.cli.trace import trace
 from purine_ref.cli.train import train
 from purine_ref.cli.verify import verify
 from purine_ref.errors import PurineError
@@ -35,7 +40,7 @@ def group() -> None:
     """The readable reference of bi-graph deep learning."""
 
 
-for command in (verify, train, show, bench, info):
+for command in (verify, train, show, bench, info, trace, golden, run_cases, diff, check):
     group.add_command(command)
 
 

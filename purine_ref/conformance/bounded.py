@@ -91,8 +91,10 @@ class SerialStep:
 
     def with_undecided(self, undecided: Masks) -> Estimates:
         """The same, where some decisions are not known."""
-        doubts = {"decided": self.decided, "undecided": undecided}
-        return Estimates(self.graph, spread(self.graph, self.held, key=self.key, keep_values=False, **doubts))
+        found = spread(
+            self.graph, self.held, key=self.key, decided=self.decided, undecided=undecided, keep_values=False
+        )
+        return Estimates(self.graph, found)
 
 
 class Estimates:
@@ -180,8 +182,9 @@ class Bounded:
                 held = self._state[piece.blob.name] if piece.blob.name in self._state else serial
                 apart = held.astype(np.float64) - serial.astype(np.float64)
                 feeds[piece.blob.name] = Estimate(held, apart * apart) if apart.any() else held
-        graph, doubts = self.session.graph, {"decided": decisions(self.session.executor), "undecided": undecided}
-        return Estimates(graph, spread(graph, feeds, key=step.key, keep_values=False, **doubts))
+        graph, decided = self.session.graph, decisions(self.session.executor)
+        found = spread(graph, feeds, key=step.key, decided=decided, undecided=undecided, keep_values=False)
+        return Estimates(graph, found)
 
 
 def _state(graph: Graph) -> list[Blob]:

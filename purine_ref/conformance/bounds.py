@@ -23,7 +23,7 @@ import numpy as np
 from purine_ref.devices.cpu import CpuKernels
 from purine_ref.errors import GraphError
 from purine_ref.graph import Blob, Graph, Op, View
-from purine_ref.operation import Array, Box, Call, Kinks, RunKey
+from purine_ref.operation import Array, Box, Call, Kernels, Kinks, RunKey
 from purine_ref.ops.shape import Movement
 from purine_ref.rounding import UNITS, ordered_sum
 from purine_ref.traversal import topological_order
@@ -87,16 +87,17 @@ def spread(
     decided: Mapping[str, Array] | None = None,
     undecided: Mapping[str, Array] | None = None,
     keep_values: bool = True,
+    kernels: Kernels | None = None,
 ) -> Spread:
     """Values and variances of every blob of one run, from those of every source blob.
 
     `feeds` are arrays, which have no error, or estimates, such as `Spread.carried` gives; their errors may all be
     related. `decided` holds arrays of blobs that other operators select by, taken from the run whose branch is to be
     followed; `undecided` masks of such blobs. Without `keep_values`, values are let go, and NaN, once they are used:
-    they take half of the memory. Raises GraphError when a source blob is missing, NotImplementedError for an operation
-    without rules.
+    they take half of the memory. `kernels` compute, by default a CPU's. Raises GraphError when a source blob is
+    missing, NotImplementedError for an operation without rules.
     """
-    walk = _Walk(graph, key, decided or {}, undecided or {}, keep_values)
+    walk = _Walk(graph, kernels or CpuKernels(key), decided or {}, undecided or {}, keep_values)
     walk.start(feeds)
     with np.errstate(all="ignore"):  # overflow and NaN are values
         for op in topological_order(graph):
@@ -110,10 +111,10 @@ class _Walk:
     """
 
     def __init__(
-        self, graph: Graph, key: RunKey, decided: Mapping[str, Array], undecided: Mapping[str, Array], keep: bool
+        self, graph: Graph, kernels: Kernels, decided: Mapping[str, Array], undecided: Mapping[str, Array], keep: bool
     ) -> None:
         self.graph = graph
-        self.kernels = CpuKernels(key)
+        self.kernels = kernels
         self.decided = decided
         self.undecided = undecided
         self.result = Spread()
@@ -181,16 +182,17 @@ class _Walk:
 
     def _call(self, op: Op, inputs: Sequence[Estimate]) -> Call:
         """Compute the operator in float64, by the decisions that were given; sources in their own dtype."""
-        selects = op.operation.selects
+        selects, xp = op.operation.selects, self.kernels.xp
         arrays = [
-            self.decided.get(blob.name, each.value) if selects(slot, each.value) else each.value
+            xp.asarray(self.decided.get(blob.name, each.value) if selects(slot, each.value) else each.value)
             for slot, (blob, each) in enumerate(zip(op.inputs, inputs, strict=True))
         ]
         dtypes = [b.dtype if not op.inputs or not b.tensor.is_float else "float64" for b in op.outputs]
-        outputs = [np.zeros(blob.shape, dtype) for blob, dtype in zip(op.outputs, dtypes, strict=True)]
+        outputs = [xp.zeros(blob.shape, dtype) for blob, dtype in zip(op.outputs, dtypes, strict=True)]
         op.operation.compute(self.kernels, arrays, outputs)
         unit = max((UNITS[blob.dtype] for blob in op.outputs if blob.tensor.is_float), default=0.0)
-        return Call(self.kernels, arrays, outputs, unit, [each.variance for each in inputs])
+        variances = [None if each.variance is None else xp.asarray(each.variance) for each in inputs]
+        return Call(self.kernels, arrays, outputs, unit, variances)
 
     def _mark(
         self, op: Op, call: Call, inputs: Sequence[Estimate], estimates: Sequence[Estimate], kinks: Kinks

@@ -9,17 +9,18 @@ the other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from purine_ref.devices import device_for
+from purine_ref.devices import Device, device_for
 from purine_ref.errors import GraphError, OperatorError, ShapeError
 from purine_ref.graph import Blob, Graph, Op
 from purine_ref.operation import Array, Kernels, RunKey
 from purine_ref.optim import RATE
 from purine_ref.plan import prepare
+from purine_ref.tensor import Location
 
 INTEGER_BITS = {"float32": 24, "float64": 53}
 """Integers below 2 to this power are exact in the dtype; a limit computed in float64 cannot be told from 2^53 above."""
@@ -50,13 +51,20 @@ class _Value:
     exponent: int
 
 
-def certify(graph: Graph, feeds: Mapping[str, Array], *, seed: int = 0) -> Certificate:
-    """The certificate of one run of `graph` with every source blob's array in `feeds`, by name.
+def certify(
+    graph: Graph,
+    feeds: Mapping[str, Array],
+    *,
+    seed: int = 0,
+    iteration: int = 0,
+    devices: Callable[[Location], Device] = device_for,
+) -> Certificate:
+    """The certificate of run `iteration` of `graph` with every source blob's array in `feeds`, by name.
 
     Raises GraphError when a source blob is missing or not finite, ShapeError when it has another shape or dtype; what
     `prepare` raises.
     """
-    plan = prepare(graph)
+    plan = prepare(graph, devices)
     values = {blob: _source(blob, feeds) for blob in graph.blobs if not blob.producers}
     problems: list[str] = []
     for index in plan.order:
@@ -65,7 +73,7 @@ def certify(graph: Graph, feeds: Mapping[str, Array], *, seed: int = 0) -> Certi
             problems.append(f"operator {op.name!r}: {op.operation!r} is not exact")
             break
         try:
-            kernels = device_for(op.location).kernels(RunKey(seed))
+            kernels = devices(op.location).kernels(RunKey(seed, iteration))
             with np.errstate(all="ignore"):  # what overflows is out of range, and found below
                 results = _propagate(op, [values[blob] for blob in op.inputs], kernels)
         except OperatorError as error:

@@ -52,7 +52,7 @@ def _blob(blob: Blob) -> dict[str, Any]:
 def _operator(op: Op) -> dict[str, Any]:
     return {
         "name": op.name,
-        **_operation(op.operation, f"operator {op.name!r}"),
+        **operation_to_json(op.operation, f"operator {op.name!r}"),
         "inputs": [blob.name for blob in op.inputs],
         "outputs": [blob.name for blob in op.outputs],
         "location": _location(op.location),
@@ -62,11 +62,15 @@ def _operator(op: Op) -> dict[str, Any]:
 
 def _parameter(graph: Graph, blob: Blob) -> dict[str, Any]:
     rate, decay = graph.multipliers[blob.name]
-    initial = _operation(graph.initial[blob.name], f"initial value of {blob.name!r}")
+    initial = operation_to_json(graph.initial[blob.name], f"initial value of {blob.name!r}")
     return {"name": blob.name, "initial": initial, "rate": rate, "decay": decay}
 
 
-def _operation(operation: Operation, owner: str) -> dict[str, Any]:
+def operation_to_json(operation: Operation, owner: str) -> dict[str, Any]:
+    """`operation` and `attributes` of an operator, as `to_json` has them; `owner` says whose, in an error.
+
+    Raises GraphError for an attribute that has no such form.
+    """
     return {"operation": operation.name, "attributes": _attributes(operation, owner)}
 
 
