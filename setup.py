@@ -5,6 +5,7 @@ PURINE_REF_FAST=0 builds none of them. Otherwise they are built from Cython sour
 
 from __future__ import annotations
 
+import glob
 import os
 import sys
 
@@ -43,8 +44,13 @@ def extensions() -> list[Extension]:
     if setting == "0":
         return []
     return [
-        Extension(f"purine_ref._fast.{name}", [f"purine_ref/_fast/{name}.pyx"], extra_compile_args=FLAGS)
-        for name in ("_loops", "_tracker", "_judge")
+        Extension(
+            f"purine_ref._fast.{name}",
+            [f"purine_ref/_fast/{name}.pyx"],
+            depends=sorted(glob.glob("purine_ref/_fast/*.pxi")) if name == "_tracker" else [],
+            extra_compile_args=FLAGS,
+        )
+        for name in ("_loops", "_tracker", "_judge", "_lines")
     ]
 
 

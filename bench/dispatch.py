@@ -9,6 +9,7 @@ import click
 from script import save, show, start
 
 from purine_ref.benchmarks.dispatch import run
+from purine_ref.benchmarks.options import peers_option, runs_option, small_option
 
 EPILOG = """\b
 Examples:
@@ -20,13 +21,13 @@ Examples:
 
 @click.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option("--operators", type=click.IntRange(1), default=100_000, show_default=True, help="Size of each graph.")
-@click.option("--runs", type=click.IntRange(1), default=5, show_default=True, help="Rounds after the warm-up.")
-@click.option("--dask-operators", type=click.IntRange(0), default=10_000, show_default=True,
-              help="At most so many for dask, which takes long; 0 leaves it out.")  # fmt: skip
+@runs_option
+@peers_option
+@small_option(10_000)
 @click.option("--json", "json_file", type=click.Path(dir_okay=False), help="Write the rows there; - is the output.")
-def main(operators: int, runs: int, dask_operators: int, json_file: str | None) -> None:
+def main(operators: int, runs: int, peers: tuple[str, ...], small: int, json_file: str | None) -> None:
     """Nanoseconds per operator of readiness and dispatch, for operators that do nothing, beside peers."""
-    series, notes = run(operators, dask_operators, runs)
+    series, notes, _ = run(operators, small, runs, peers)
     if json_file != "-":
         show("dispatch", series, "operators", notes)
     save(json_file, series, notes)

@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from purine_ref.errors import GraphError, ShapeError
 from purine_ref.names import checked_name, nearest
 from purine_ref.operation import Operation, RandomOperation
 from purine_ref.tensor import Location, Tensor, as_shape
+from purine_ref.wiring import check_outputs, common_place, infer
 
 _HERE = Location()
 
@@ -32,6 +33,26 @@ class View:
     shape: tuple[int, ...]
 
 
+_Edges: TypeAlias = "tuple[Op, int] | list[tuple[Op, int]] | None"
+"""A blob's edges of one kind. Most blobs have one of each, and lists would be a third of a large graph's memory."""
+
+
+def _one_more(edges: _Edges, edge: tuple[Op, int]) -> _Edges:
+    """The edges with one more, which comes last."""
+    if edges is None:
+        return edge
+    if isinstance(edges, list):
+        edges.append(edge)
+        return edges
+    return [edges, edge]
+
+
+def _shared(blobs: Sequence[Blob]) -> tuple[Blob, ...]:
+    """The blobs as a tuple: that of the operator that writes them, and nothing else, if there is one."""
+    edge = blobs[0]._producers if len(blobs) == 1 else None
+    return edge[0].outputs if isinstance(edge, tuple) and len(edge[0].outputs) == 1 else tuple(blobs)
+
+
 class Blob:
     """A tensor in a graph. `producers` and `consumers` hold one (operator, slot) for each edge, in their order.
 
@@ -39,17 +60,29 @@ class Blob:
     parameters, update histories, prefetched batches.
     """
 
-    __slots__ = ("consumers", "graph", "index", "name", "persistent", "producers", "tensor", "view")
+    __slots__ = ("_consumers", "_producers", "graph", "index", "name", "persistent", "tensor", "view")
 
     def __init__(self, graph: Graph, index: int, name: str, tensor: Tensor, persistent: bool = False) -> None:
         self.graph = graph
         self.index = index
         self.name = name
         self.tensor = tensor
-        self.producers: list[tuple[Op, int]] = []
-        self.consumers: list[tuple[Op, int]] = []
+        self._producers: _Edges = None
+        self._consumers: _Edges = None
         self.view: View | None = None
         self.persistent = persistent
+
+    @property
+    def producers(self) -> list[tuple[Op, int]]:
+        """The (operator, slot) of each edge into the blob, as they were connected. Only `Graph.connect` adds one."""
+        edges = self._producers
+        return edges if isinstance(edges, list) else [] if edges is None else [edges]
+
+    @property
+    def consumers(self) -> list[tuple[Op, int]]:
+        """The (operator, slot) of each edge out of the blob, as they were connected."""
+        edges = self._consumers
+        return edges if isinstance(edges, list) else [] if edges is None else [edges]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -123,6 +156,7 @@ class Graph:
         self._op_names: dict[str, Op] = {}
         self._paired: set[Blob] = set()
         self._scope = ""
+        self._tensors: dict[tuple[object, ...], Tensor] = {}  # descriptions are few, and blobs alike share them
 
     # Names ------------------------------------------------------------------------------------------------------
 
@@ -173,7 +207,11 @@ class Graph:
         persistent: bool = False,
     ) -> Blob:
         """A new blob. Raises GraphError for a name that is taken or malformed, ShapeError for a bad shape or dtype."""
-        tensor = Tensor(as_shape(shape), dtype, location or _HERE)
+        place = location or _HERE
+        key = as_shape(shape), dtype, place.rank, place.device
+        tensor = self._tensors.get(key) if type(dtype) is str else None
+        if tensor is None:
+            tensor = self._tensors[key] = Tensor(key[0], dtype, place)
         return self._new_blob(self._scope + checked_name(name), tensor, persistent)
 
     def _new_blob(self, full_name: str, tensor: Tensor, persistent: bool = False) -> Blob:
@@ -256,11 +294,11 @@ class Graph:
             raise GraphError(f"connect needs an Operation between blobs, got {type(operation).__name__}: {operation!r}")
         self._require_own((*inputs, *outputs), operation.name)
         full_name = self._op_name(name, outputs, operation)
-        place = self._common_place(full_name, operation, inputs, outputs, location)
+        place = common_place(full_name, operation, inputs, outputs, location)
         if isinstance(operation, RandomOperation) and not operation.stream:
             operation = replace(operation, stream=full_name)  # type: ignore[type-var]
-        self._check_outputs(full_name, operation, inputs, outputs)
-        ends = tuple(inputs), tuple(outputs)
+        check_outputs(full_name, operation, inputs, outputs)
+        ends = _shared(inputs), tuple(outputs)
         return self._join(Op(self, len(self.ops), full_name, operation, *ends, place, stream, of))
 
     def apply(
@@ -274,9 +312,9 @@ class Graph:
     ) -> tuple[Blob, ...]:
         """`connect` to new blobs of the shapes that `operation` infers: `name`, then `name.1`, `name.2`, ..."""
         self._require_own(inputs, operation.name)
-        place = self._common_place(name, operation, inputs, (), location)
+        place = common_place(name, operation, inputs, (), location)
         target = getattr(operation, "to", None) or place
-        tensors = self._infer(self._scope + name, operation, inputs)
+        tensors = infer(self._scope + name, operation, inputs)
         names = [name if i == 0 else f"{name}.{i}" for i in range(len(tensors))]
         outputs = tuple(
             self._new_blob(self._scope + checked_name(n), t.at(target)) for n, t in zip(names, tensors, strict=True)
@@ -322,53 +360,18 @@ class Graph:
             raise GraphError(f"graph {self.name!r} {taken}; operator names must be unique")
         return full_name
 
-    def _common_place(
-        self,
-        name: str,
-        operation: Operation,
-        inputs: Sequence[Blob],
-        outputs: Sequence[Blob],
-        location: Location | None,
-    ) -> Location:
-        """An operator shares its blobs' place; only a copy (an operation with `to`) joins two, and is at either."""
-        here = inputs[0].location if inputs else outputs[0].location if outputs else _HERE
-        place, target = location or here, getattr(operation, "to", None) or here
-        ends = (here, target) if hasattr(operation, "to") and place in (here, target) else (place, place)
-        for blobs, end in zip((inputs, outputs), ends, strict=True):
-            for blob in blobs:
-                if blob.tensor.location is not end and blob.location != end:  # mostly one object, and != takes long
-                    raise GraphError(
-                        f"operator {name!r} ({operation.name}) at {place} cannot use blob {blob.name!r} at "
-                        f"{blob.location}: put a Copy between them"
-                    )
-        return place
-
-    def _infer(self, name: str, operation: Operation, inputs: Sequence[Blob]) -> tuple[Tensor, ...]:
-        try:
-            return operation.infer([blob.tensor for blob in inputs])
-        except ShapeError as error:
-            fed = ", ".join(f"{b.name} {b.tensor}" for b in inputs) or "none"
-            raise ShapeError(f"operator {name!r}: {error} (inputs: {fed})") from None
-
-    def _check_outputs(
-        self, name: str, operation: Operation, inputs: Sequence[Blob], outputs: Sequence[Blob]
-    ) -> None:
-        inferred = self._infer(name, operation, inputs)
-        if len(inferred) != len(outputs):
-            counts = f"has {len(inferred)} outputs, got {len(outputs)} blobs"
-            raise ShapeError(f"operator {name!r}: {operation.name} {counts}")
-        for blob, tensor in zip(outputs, inferred, strict=True):
-            if blob.tensor.shape != tensor.shape or blob.tensor.dtype != tensor.dtype:
-                wrong = f"must be {tensor}, but the blob is {blob.tensor}"
-                raise ShapeError(f"operator {name!r}: output {blob.name!r} {wrong}")
-
     def _join(self, op: Op) -> Op:
         self.ops.append(op)
         self._op_names[op.name] = op
-        for slot, blob in enumerate(op.inputs):
-            blob.consumers.append((op, slot))
-        for slot, blob in enumerate(op.outputs):
-            blob.producers.append((op, slot))
+        first = (op, 0)  # one object for both sides: most operators have one edge on each
+        slot = 0
+        for blob in op.inputs:
+            blob._consumers = _one_more(blob._consumers, (op, slot) if slot else first)
+            slot += 1
+        slot = 0
+        for blob in op.outputs:
+            blob._producers = _one_more(blob._producers, (op, slot) if slot else first)
+            slot += 1
         return op
 
     # Questions --------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ Nothing here holds an array of a blob.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from purine_ref._fast import Edges
@@ -16,7 +16,7 @@ from purine_ref.errors import GraphError
 from purine_ref.graph import Blob, Graph, Op, View
 from purine_ref.hazards import HazardCheck, moves_nothing, place_views, regions
 from purine_ref.tensor import Location
-from purine_ref.traversal import topological_order
+from purine_ref.traversal import Flat, flatten, order_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,10 @@ class Plan:
 
     graph: Graph
     order: tuple[int, ...]
-    inputs: list[tuple[int, ...]]
-    outputs: list[tuple[int, ...]]
+    inputs: Sequence[Sequence[int]]
+    outputs: Sequence[Sequence[int]]
     producers: list[int]
-    consumers: list[list[int]]
+    consumers: Sequence[Sequence[int]]
     waiting: list[int]
     first: tuple[int, ...]
     external: tuple[int, ...]
@@ -56,7 +56,8 @@ def prepare(graph: Graph, devices: Callable[[Location], Device] = device_for) ->
     Raises CycleError (R1); GraphError listing every unordered aliasing (R5), every operator whose device lacks a
     kernel or is not there (R13), and every source blob of a swapped pair that nobody writes (R6).
     """
-    order = topological_order(graph)
+    flat = flatten(graph)
+    order = order_of(graph, flat)
     problems = [*_missing_kernels(graph, devices), *_idle_pairs(graph)]
     views = place_views(graph)
     try:
@@ -64,11 +65,11 @@ def prepare(graph: Graph, devices: Callable[[Location], Device] = device_for) ->
     except ValueError as error:
         raise GraphError([*problems, f"graph {graph.name!r}: {error}"]) from None
     idle = {op for op in graph.ops if op.operation.rearranges and moves_nothing(op, where)}
-    hazards = HazardCheck(graph, order, where, idle)
+    hazards = HazardCheck(graph, [graph.ops[op] for op in order], where, idle)
     problems += hazards.problems
     if problems:
         raise GraphError(problems)
-    return _flatten(graph, order, views, idle, hazards.lost)
+    return _plan(graph, flat, order, views, idle, hazards.lost)
 
 
 def _missing_kernels(graph: Graph, devices: Callable[[Location], Device]) -> list[str]:
@@ -98,19 +99,21 @@ def _idle_pairs(graph: Graph) -> list[str]:
     ]
 
 
-def _flatten(graph: Graph, order: list[Op], views: dict[Blob, View], idle: set[Op], lost: set[Blob]) -> Plan:
-    producers = [len(blob.producers) for blob in graph.blobs]
-    waiting = [op.operation.external + len([blob for blob in op.inputs if blob.producers]) for op in graph.ops]
+def _plan(graph: Graph, flat: Flat, order: list[int], views: dict[Blob, View], idle: set[Op], lost: set[Blob]) -> Plan:
+    external = tuple([op.index for op in graph.ops if op.operation.external])
+    waiting = flat.waiting.copy()
+    for op in external:
+        waiting[op] += 1
     return Plan(
         graph=graph,
-        order=tuple([op.index for op in order]),
-        inputs=[tuple([blob.index for blob in op.inputs]) for op in graph.ops],
-        outputs=[tuple([blob.index for blob in op.outputs]) for op in graph.ops],
-        producers=producers,
-        consumers=[[op.index for op, _ in blob.consumers] for blob in graph.blobs],
+        order=tuple([graph.ops[op].index for op in order]),  # the same numbers, which are there already
+        inputs=flat.inputs,
+        outputs=flat.outputs,
+        producers=flat.producers,
+        consumers=flat.consumers,
         waiting=waiting,
-        first=tuple(index for index, count in enumerate(waiting) if count == 0),
-        external=tuple(op.index for op in graph.ops if op.operation.external),
+        first=tuple([op for op, count in enumerate(waiting) if count == 0]),
+        external=external,
         views=views,
         idle=frozenset(idle),
         lost=frozenset(lost),

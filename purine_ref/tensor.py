@@ -92,6 +92,8 @@ def as_shape(shape: object) -> tuple[int, ...]:
 
     Raises ShapeError when an axis is not an integer.
     """
+    if type(shape) is tuple and all([type(axis) is int for axis in shape]):
+        return shape
     axes = (shape,) if isinstance(shape, (int, np.integer)) else shape
     try:
         return tuple([_axis(axis) for axis in axes])  # type: ignore[attr-defined]

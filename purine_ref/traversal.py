@@ -6,10 +6,42 @@ Functions from a `Graph`; they change nothing. Depth is no limit: chains of 100,
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+import numpy as np
+
+from purine_ref._fast.rows import Rows
 from purine_ref.errors import CycleError, GraphError
 from purine_ref.graph import Blob, Graph, Op
+
+
+@dataclass(frozen=True, slots=True)
+class Flat:
+    """A graph's edges as integers, by the indices of operators and blobs.
+
+    `inputs[op]` and `outputs[op]` are blobs, one an edge; `consumers[blob]` an operator for each edge out of the blob,
+    in the order of connecting; `producers[blob]` counts the edges into it, and `waiting[op]` the input edges that are
+    not satisfied when a run starts.
+    """
+
+    inputs: Rows
+    outputs: Rows
+    consumers: Rows
+    producers: list[int]
+    waiting: list[int]
+
+
+def flatten(graph: Graph) -> Flat:
+    """The edges of a graph; nothing is checked. Raises ValueError for more than int32 can count."""
+    ops, blobs = len(graph.ops), len(graph.blobs)
+    inputs = Rows([len(op.inputs) for op in graph.ops], [blob.index for op in graph.ops for blob in op.inputs])
+    outputs = Rows([len(op.outputs) for op in graph.ops], [blob.index for op in graph.ops for blob in op.outputs])
+    producers = np.bincount(outputs.flat, minlength=blobs)
+    reader = np.repeat(np.arange(ops), np.diff(inputs.starts))  # the operator of each input edge
+    by_blob = np.argsort(inputs.flat, kind="stable")  # operators of one blob stay in the order of their connecting
+    consumers = Rows(np.bincount(inputs.flat, minlength=blobs), reader[by_blob])
+    waiting = np.bincount(reader[producers[inputs.flat] > 0], minlength=ops)
+    return Flat(inputs, outputs, consumers, producers.tolist(), waiting.tolist())
 
 
 def topological_order(graph: Graph) -> list[Op]:
@@ -17,15 +49,22 @@ def topological_order(graph: Graph) -> list[Op]:
 
     Raises CycleError, carrying a cycle's names, when there is one (rule R1).
     """
-    missing = [len(blob.producers) for blob in graph.blobs]
-    waiting = [len([blob for blob in op.inputs if blob.producers]) for op in graph.ops]
-    order = [op for op in graph.ops if waiting[op.index] == 0]
+    return [graph.ops[index] for index in order_of(graph, flatten(graph))]
+
+
+def order_of(graph: Graph, flat: Flat) -> list[int]:
+    """The topological order as indices, of a graph that is flat already. Raises CycleError."""
+    waiting, missing = flat.waiting.copy(), flat.producers.copy()
+    starts, outputs, readers, consumers = flat.outputs.arrays() + flat.consumers.arrays()
+    order = [op for op, count in enumerate(waiting) if count == 0]
     for op in order:  # grows while it is walked: a queue without removals
-        for blob in op.outputs:
-            missing[blob.index] -= 1
-            for consumer, _ in blob.consumers if missing[blob.index] == 0 else ():
-                waiting[consumer.index] -= 1
-                if waiting[consumer.index] == 0:
+        for blob in outputs[starts[op] : starts[op + 1]]:
+            missing[blob] -= 1
+            if missing[blob] != 0:
+                continue
+            for consumer in consumers[readers[blob] : readers[blob + 1]]:
+                waiting[consumer] -= 1
+                if waiting[consumer] == 0:
                     order.append(consumer)
     if len(order) < len(graph.ops):
         raise CycleError(graph.name, _find_cycle(graph, waiting))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from purine_ref.executors import Serial, Simulated, Threaded
+from purine_ref.executors import Observer, Serial, Simulated, Threaded
 from purine_ref.graph import Graph
 from purine_ref.ops import Mul
 from suites.executors import ConcurrentSuite, ExecutorSuite, Make
@@ -40,6 +40,18 @@ class TestThreaded(ConcurrentSuite):
     @pytest.fixture
     def make(self, workers: int) -> Make:
         return partial(Threaded, threads=workers)
+
+
+class TestWatched(ConcurrentSuite):
+    """With an observer the threaded executor has lanes; without, as above, a pool."""
+
+    @pytest.fixture(params=[2, 4])
+    def workers(self, request: pytest.FixtureRequest) -> Any:
+        return request.param
+
+    @pytest.fixture
+    def make(self, workers: int) -> Make:
+        return partial(Threaded, threads=workers, observer=Observer())
 
 
 def test_overflow_and_nan_are_values_and_warn_nobody() -> None:

@@ -235,7 +235,7 @@ def test_additions_by_arrival_are_found(monkeypatch: pytest.MonkeyPatch) -> None
         total = np.zeros(2, "float32")
         for op in arrived:
             total = total + VALUES[f"x{op}"]
-        self._slots[blob].array[...] = total
+        self._places[blob][0][...] = total
         arrived.clear()
 
     monkeypatch.setattr(Binding, "call", recorded)

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -106,3 +107,31 @@ def test_one_compiled_twin_without_its_fellow_is_refused() -> None:
     some = "ImportError: of purine_ref._fast._loops, _tracker, _judge and _lines only some are built; build it"
     assert some in refused.stderr
     assert run_python("0", hidden).returncode == 0
+
+
+ENTRY = "from purine_ref_command import main; main()"
+"""What the installed command `purine-ref` runs."""
+
+
+def test_the_command_tells_a_wrong_setting_in_one_line() -> None:
+    refused = run_python("yes", ENTRY)
+    said = "error: PURINE_REF_FAST: expected auto, 1 or 0, got 'yes'; unset it for auto\n"
+    assert (refused.returncode, refused.stdout, refused.stderr) == (64, "", said)
+
+
+def test_the_command_tells_in_one_line_that_loops_are_not_built() -> None:
+    refused = run_python("1", f"import importlib.util as util; util.find_spec = lambda name: None; {ENTRY}")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr.startswith("error: PURINE_REF_FAST=1 asks for the compiled loops, but ")
+    assert refused.stderr.count("\n") == 1
+
+
+def test_the_command_explains_no_other_error() -> None:
+    broken = run_python("0", f"import sys; sys.modules['purine_ref.cli'] = None; {ENTRY}")
+    assert broken.returncode == 1
+    assert "Traceback" in broken.stderr
+
+
+def test_the_installed_command_starts_there() -> None:
+    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text("utf-8"))["project"]
+    assert project["scripts"] == {"purine-ref": "purine_ref_command:main"}

@@ -292,7 +292,7 @@ class ByArrival(Serial):
             if len(blob.producers) > 1:
                 slot = [producer.index for producer, _ in blob.producers].index(index)
                 if slot:
-                    self._bound._slots[blob.index].array[...] += self._bound._later[blob.index][slot - 1].array
+                    self._bound._places[blob.index][0][...] += self._bound._later[blob.index][slot - 1]
                 base.notify(self._observer.added, op, blob, 0.0)  # type: ignore[union-attr]
         base.notify(self._observer.finished, op, 0.0)  # type: ignore[union-attr]
         return None

@@ -10,9 +10,10 @@ bits are the same. The environment variable PURINE_REF_FAST decides once, at imp
 - `0`: the plain twins.
 
 A compiled twin that is there but cannot be loaded, or was built from other source, or without its fellow, raises
-ImportError: it is never replaced in silence. `loops` is the chosen module, `Edges` and `Tracker` are the chosen
-classes (as is `Judge`), and `FAST` says whether they are the compiled ones. Since `loops` is also the plain twin's
-file, take its functions with `from purine_ref._fast import loops`, which is always the choice; and so with the others.
+ImportError: it is never replaced in silence. `loops` is the chosen module, `Edges`, `Tracker`, `Calls`, `Team`,
+`Walkers` and `Judge` are the chosen classes, and `FAST` says whether they are the compiled ones. Since `loops` is also
+the plain twin's file, take its functions with `from purine_ref._fast import loops`, which is always the choice; and so
+with the others. The plain twins of calls, teams and walkers have files of their own; `tracker.py` has their names too.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from purine_ref._fast import lines as _plain_lines
 from purine_ref._fast import loops as _plain_loops
 from purine_ref._fast import tracker as _plain_tracker
 
-ABI = 2
+ABI = 3
 """The version of all signatures and their meaning. A compiled twin carries the number that it was built for."""
 
 _REMEDY = (
@@ -91,7 +92,11 @@ if {tracker is _plain_tracker, judge is _plain_judge, lines is _plain_lines} != 
 
 if TYPE_CHECKING:
     from purine_ref._fast.judge import Judge as Judge
+    from purine_ref._fast.tracker import Calls as Calls
     from purine_ref._fast.tracker import Edges as Edges
+    from purine_ref._fast.tracker import Team as Team
     from purine_ref._fast.tracker import Tracker as Tracker
+    from purine_ref._fast.tracker import Walkers as Walkers
 else:
-    Edges, Tracker, Judge = tracker.Edges, tracker.Tracker, judge.Judge
+    Calls, Edges, Team, Tracker, Walkers = tracker.Calls, tracker.Edges, tracker.Team, tracker.Tracker, tracker.Walkers
+    Judge = judge.Judge

@@ -24,7 +24,7 @@ from purine_ref._fast.geometry import (
 
 # What this module was built for. `__init__.py` has the number that it must be: raise both together, whenever the
 # signature or the meaning of a loop changes.
-ABI = 2
+ABI = 3
 
 cdef extern from *:
     """

@@ -9,14 +9,18 @@ when it is made. Built by `setup.py`; `__init__.py` decides whether this module 
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from cpython.object cimport PyObject
 from cpython.tuple cimport PyTuple_Check, PyTuple_GET_ITEM, PyTuple_GET_SIZE
-from libc.stdint cimport int32_t
+from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memcpy
 
-from purine_ref._fast.edges import flatten, in_words, numbers, require_rows
+import numpy
+
+from purine_ref._fast.edges import LIMIT, flatten, in_words, numbers, require_rows, require_size
+from purine_ref._fast.pace import FIRST_LOOK, LAST_LOOK, WORTH, breathe, require_lock, require_workers
 
 # What this module was built for; see `_loops.pyx`.
-ABI = 2
+ABI = 3
 
 cdef enum:
     FINISHED = -1  # as in `edges.py`
@@ -39,6 +43,10 @@ cdef struct Counters:
     int32_t* queue
 
 
+include "_atomics.pxi"
+include "_calls.pxi"
+
+
 cdef class Edges:
     """The edges of a graph; see the plain twin."""
 
@@ -58,11 +66,12 @@ cdef class Edges:
         require_rows("names", names, len(waiting))
         require_rows("outputs", outputs, len(waiting))
         require_rows("consumers", consumers, len(producers))
-        self.output_starts, self.outputs = flatten("outputs", outputs, len(producers) - 1)
+        starts, self.outputs = flatten("outputs", outputs, len(producers) - 1)
+        self.output_starts = starts
         self.consumer_starts, self.consumers = flatten("consumers", consumers, len(waiting) - 1)
         self.external = frozenset(numbers("external", external, len(waiting) - 1).tolist())
         self.names = names
-        self.widest = max((len(row) for row in outputs), default=0)
+        self.widest = numpy.diff(starts).max(initial=0)
 
 
 cdef class Tracker:
@@ -120,7 +129,7 @@ cdef class Tracker:
     def finish(self, Py_ssize_t op):
         """Count `op` as run; returns the blobs that are now complete. Raises RuntimeError for misuse."""
         self._require(op, 0, "finish")
-        cdef int32_t i, count = _deliver(&self._counters, <int32_t> op)
+        cdef int32_t i, count = _deliver(&self._counters, <int32_t> op, self._counters.complete)
         return [self._counters.complete[i] for i in range(count)]
 
     def release(self, Py_ssize_t op, complete):
@@ -158,26 +167,28 @@ cdef class Tracker:
         self._require_number(op)
         return in_words(self._counters.waiting[op])
 
-    def run(self, first, list calls not None, list kernels not None, combine):
+    def run(self, first, calls, kernels, combine):
         """Run operators, first ready, first run; see the plain twin."""
+        cdef Calls flat = _flattened(calls)
+        cdef tuple vocabularies = tuple(kernels)
         cdef Py_ssize_t op
         cdef int32_t i, count
+        cdef Counters* c = &self._counters
         self._fill(first)
-        if len(calls) != self._operators:
-            raise ValueError(f"calls: expected one for each of {self._operators}, got {len(calls)}")
+        flat._require(self._operators, len(vocabularies))
         while self._head < self._tail and not self.halted:
-            op = self.current = self._counters.queue[self._head]
+            op = self.current = c.queue[self._head]
             self._head += 1
             self._require(op, 0, "finish")
             if op & SIGNALS == 0:
                 PyErr_CheckSignals()
-            _compute(calls[op], kernels)
-            count = _deliver(&self._counters, <int32_t> op)
+            _invoke(&flat._flat[op], PySequence_Fast_ITEMS(vocabularies))
+            count = _deliver(c, <int32_t> op, c.complete)
             for i in range(count):
-                if self._counters.producers[self._counters.complete[i]] > 1:
-                    combine(self._counters.complete[i])
+                if c.producers[c.complete[i]] > 1:
+                    combine(c.complete[i])
             self._left -= 1
-            self._tail += _release(&self._counters, <int32_t> op, count, self._counters.queue + self._tail)
+            self._tail += _release(c, <int32_t> op, count, c.complete, c.queue + self._tail)
 
     def walk(self, first):
         """Count every operator as run, from the `first` on, without the lock; returns how many there were."""
@@ -198,7 +209,7 @@ cdef class Tracker:
         while head < tail and c.waiting[c.queue[head]] == 0:
             op = c.queue[head]
             function(op)
-            tail += _release(c, op, _deliver(c, op), c.queue + tail)
+            tail += _release(c, op, _deliver(c, op, c.complete), c.complete, c.queue + tail)
             head += 1
         self._head, self._tail = head, tail
         self._left -= head - start
@@ -208,7 +219,8 @@ cdef class Tracker:
     cdef Py_ssize_t _pass(self, int32_t op) noexcept nogil:
         """Finish and release `op`; the operators that may now start are put behind the queue; returns how many."""
         self._left -= 1
-        return _release(&self._counters, op, _deliver(&self._counters, op), self._counters.queue + self._tail)
+        cdef Counters* c = &self._counters
+        return _release(c, op, _deliver(c, op, c.complete), c.complete, c.queue + self._tail)
 
     @cython.final
     cdef list _listed(self, Py_ssize_t end):
@@ -245,21 +257,7 @@ cdef class Tracker:
         return 0
 
 
-cdef inline int _compute(object call, list kernels) except -1:
-    """Run an operator that is a Python callable. Raises what it raises, and TypeError for what is no call."""
-    if not PyTuple_Check(call) or PyTuple_GET_SIZE(call) < 4:
-        raise TypeError(f"expected a call of 4 parts or more, got {call!r}")
-    compute = <object> PyTuple_GET_ITEM(call, 0)
-    if compute is None:
-        return 0
-    cdef Py_ssize_t place = <object> PyTuple_GET_ITEM(call, 1)
-    if not 0 <= place < len(kernels):
-        raise IndexError(f"place {place}: expected 0 to {len(kernels) - 1}")
-    compute(kernels[place], <object> PyTuple_GET_ITEM(call, 2), <object> PyTuple_GET_ITEM(call, 3))
-    return 0
-
-
-cdef inline int32_t _deliver(Counters* c, int32_t op) noexcept nogil:
+cdef inline int32_t _deliver(Counters* c, int32_t op, int32_t* complete) noexcept nogil:
     """Finish `op`: count down its blobs; those that are complete are put into `complete`; returns how many."""
     cdef int32_t edge, blob, count = 0
     c.waiting[op] = FINISHED
@@ -267,17 +265,19 @@ cdef inline int32_t _deliver(Counters* c, int32_t op) noexcept nogil:
         blob = c.outputs[edge]
         c.missing[blob] -= 1
         if c.missing[blob] == 0:
-            c.complete[count] = blob
+            complete[count] = blob
             count += 1
     return count
 
 
-cdef inline int32_t _release(Counters* c, int32_t op, int32_t count, int32_t* ready) noexcept nogil:
+cdef inline int32_t _release(
+    Counters* c, int32_t op, int32_t count, const int32_t* complete, int32_t* ready
+) noexcept nogil:
     """Release `op`, of which `count` blobs are complete; puts who may now start into `ready`; returns how many."""
     cdef int32_t i, found = 0
     c.waiting[op] = RELEASED
     for i in range(count):
-        found += _open(c, c.complete[i], ready + found)
+        found += _open(c, complete[i], ready + found)
     return found
 
 
@@ -298,3 +298,7 @@ cdef void _nothing(int32_t op) noexcept nogil:
 
 
 cdef Function _no_operator = _nothing  # a variable, so that the C compiler must call it
+
+
+include "_team.pxi"
+include "_walkers.pxi"

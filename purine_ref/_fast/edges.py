@@ -13,23 +13,18 @@ from typing import Any
 
 import numpy as np
 
+from purine_ref._fast.rows import LIMIT as LIMIT
+from purine_ref._fast.rows import Rows
+from purine_ref._fast.rows import require_size as require_size
+
 Array = Any
 """A numpy array of int32."""
-
-LIMIT = 2**31 - 1
-"""The greatest int32: as many operators, blobs and edges of one kind may there be."""
 
 FINISHED = -1
 """An operator's count after `finish`. A count of 0 or more is that of its unsatisfied input edges."""
 
 RELEASED = -2
 """An operator's count after `release`."""
-
-
-def require_size(what: str, size: int) -> None:
-    """Raises ValueError unless so many things can be counted in an int32."""
-    if size > LIMIT:
-        raise ValueError(f"{what}: expected at most {LIMIT}, which int32 can count, got {size}; use a smaller graph")
 
 
 def require_rows(what: str, rows: Sequence[Any], count: int) -> None:
@@ -46,6 +41,8 @@ def numbers(what: str, values: Sequence[int], bound: int = LIMIT) -> Array:
 
 def flatten(what: str, rows: Sequence[Sequence[int]], bound: int) -> tuple[Array, Array]:
     """`starts` and `flat` of rows of integers from 0 to `bound`. Raises ValueError for too many, or for another."""
+    if isinstance(rows, Rows):
+        return rows.starts, _narrow(what, rows.flat, bound)
     require_size(what, len(rows))
     sizes = [len(row) for row in rows]
     total = sum(sizes)
@@ -65,4 +62,4 @@ def in_words(count: int) -> str:
 def _narrow(what: str, wide: Array, bound: int) -> Array:
     if wide.size and not 0 <= wide.min() <= wide.max() <= bound:
         raise ValueError(f"{what}: expected 0 to {bound}, got {wide.min()} to {wide.max()}")
-    return wide.astype(np.int32)
+    return wide.astype(np.int32, copy=False)

@@ -15,7 +15,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -84,6 +84,17 @@ def paused_collector() -> Iterator[None]:
         gc.enable()
 
 
+@contextmanager
+def frozen() -> Iterator[None]:
+    """Within it the collector looks at nothing that is there already, so at no library, which would take it long."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
 def seconds(work: Callable[[], object]) -> Mapping[str, float]:
     """How long one call takes by the clock on the wall, and how long processors work for it, in all threads.
 
@@ -101,16 +112,25 @@ def measure(contestants: Sequence[Contestant], runs: int, label: str) -> list[Se
     places = range(len(contestants))
     turns = [(number, place) for number in range(runs + 1) for place in (places if number % 2 else reversed(places))]
     errors = Console(stderr=True)
-    for number, place in track(turns, label, console=errors, transient=True, disable=not errors.is_terminal):
-        for metric, taken in contestants[place].once().items():
-            values = found[place].setdefault(metric, [])
-            if number > 0:
-                values.append(taken * 1e9 / contestants[place].items)
+    with frozen():
+        for number, place in track(turns, label, console=errors, transient=True, disable=not errors.is_terminal):
+            for metric, taken in contestants[place].once().items():
+                values = found[place].setdefault(metric, [])
+                if number > 0:
+                    values.append(taken * 1e9 / contestants[place].items)
     return [
         Series(c.name, c.case, c.items, c.workers, metric, "ns", tuple(values))
         for c, metrics in zip(contestants, found, strict=True)
         for metric, values in metrics.items()
     ]
+
+
+@contextmanager
+def status(text: str) -> Iterator[None]:
+    """Say what takes long, on the standard error while it takes long, if that is a terminal."""
+    errors = Console(stderr=True)
+    with errors.status(text) if errors.is_terminal else nullcontext():
+        yield
 
 
 def machine() -> dict[str, str]:

@@ -2,8 +2,8 @@
 
 An executor is idle, running, or closed. `run_async` makes it running, `sync` waits, raises what went wrong, and makes
 it idle again; `run` is both (rule R3). Fixed after construction: plan, binding, seed. Changing: the current `Run`,
-guarded by `_guard`; `_computing`, the operator that each thread computes, or the schedule whose operators it computes
-one after the other, each thread writing its own entry; and
+guarded by `_guard`; `_computing`, the operator that each thread computes, or who knows which one that is, each thread
+writing its own entry; and
 `iteration`, which counts the runs that succeeded and keys random operations. How operators are started is the
 subclasses' only business: `_start`, `_wait`, `_halt` and `_stop`.
 
@@ -21,7 +21,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from purine_ref.devices import Device, UpstreamFailed, device_for
 from purine_ref.devices.cpu import limit_blas, quiet
@@ -31,7 +31,7 @@ from purine_ref.executors.memory import Binding, Memory
 from purine_ref.executors.observer import Observer, notify
 from purine_ref.graph import Blob, Graph, Op
 from purine_ref.operation import Array, Kernels, RunKey
-from purine_ref.plan import prepare
+from purine_ref.plan import Plan, prepare
 from purine_ref.schedule import Schedule
 from purine_ref.tensor import Location
 from purine_ref.transports import Transport
@@ -57,6 +57,13 @@ class Run:
         self.kernels = kernels
         self.failures: list[BaseException] = []
         self.starting = threading.Lock()
+
+
+class Several(Protocol):
+    """What knows at which operator a thread is that runs one after the other."""
+
+    def running(self) -> Op | None:
+        """The operator, or None between two."""
 
 
 class Executor(ABC):
@@ -86,10 +93,10 @@ class Executor(ABC):
         self.iteration = 0
         self.transport = transport
         self._observer = observer
-        self._additive = [any(self.plan.producers[blob] > 1 for blob in blobs) for blobs in self.plan.outputs]
+        self._additive = _additive(self.plan)
         self._guard = threading.Lock()
         self._run: Run | None = None
-        self._computing: dict[int, Op | Schedule] = {}
+        self._computing: dict[int, Op | Several] = {}
         self._pid = os.getpid()
         self._clock = time.perf_counter
         self._binding: Binding | None = self._bind(devices)
@@ -162,6 +169,11 @@ class Executor(ABC):
         if run is not None:
             run.failures.append(error)
             self._halt(0.0)
+
+    def _uninterrupted(self, ranks: Sequence[float] | None) -> bool:
+        """Whether nothing but the graph has a say in what happens between two operators."""
+        chosen = self._observer is not None or ranks is not None
+        return not (chosen or self.plan.external or self._bound.asynchronous)
 
     def _synchronise(self, run: Run) -> None:
         """Wait for asynchronous devices. A failure there is reported once, not again by all that it made skip."""
@@ -365,7 +377,8 @@ class Executor(ABC):
 
     def _busy_names(self) -> str:
         """The operators that are computing, for a message."""
-        return ", ".join(repr(_operator(computed).name) for computed in list(self._computing.values()))
+        ops = [_operator(computed) for computed in list(self._computing.values())]
+        return ", ".join(repr(op.name) for op in ops if op is not None)
 
     @property
     def _bound(self) -> Binding:
@@ -382,8 +395,9 @@ class Executor(ABC):
     def _refuse_inside(self, what: str) -> None:
         self._refuse_fork(what)
         computed = self._computing.get(threading.get_ident())
-        if computed is not None:
-            own = f"its own operator {_operator(computed).name!r}"
+        op = None if computed is None else _operator(computed)
+        if op is not None:
+            own = f"its own operator {op.name!r}"
             raise RuntimeError(f"executor of graph {self.graph.name!r} cannot be {what} from {own}")
 
     def _refuse_while_running(self, what: str) -> None:
@@ -402,6 +416,16 @@ class Executor(ABC):
             )
 
 
-def _operator(computed: Op | Schedule) -> Op:
+def _additive(plan: Plan) -> bytearray:
+    """For each operator, whether a blob that it writes has other producers too (rule R4)."""
+    found = bytearray(len(plan.graph.ops))
+    for blob, count in enumerate(plan.producers):
+        if count > 1:
+            for op, _ in plan.graph.blobs[blob].producers:
+                found[op.index] = 1
+    return found
+
+
+def _operator(computed: Op | Several) -> Op | None:
     """The operator that a thread computes, by its entry in `_computing`."""
-    return computed.running() if isinstance(computed, Schedule) else computed
+    return computed if isinstance(computed, Op) else computed.running()

@@ -1,30 +1,35 @@
 """Binding a plan to arrays: one for each root blob, views for the others, staging for later producers (rule R4).
 
 `Memory` holds what outlives a run: persistent blobs by name, shared by every executor that is given it. A `Binding`
-belongs to one executor. An array sits in a `Slot`, so that the swap of rule R6 exchanges two pointers and every
-operator, of any executor, sees it from the next run on. What is fixed after binding: the slots. What changes, between
-runs: the arrays in those that last, and with them what operators are called with.
+belongs to one executor. What outlives a run sits in a `Slot`, so that the swap of rule R6 exchanges two pointers and
+every operator, of any executor, sees it from the next run on. What is fixed after binding: where each array is found.
+What changes, between runs: the arrays in slots, and with them what operators are called with.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from operator import itemgetter
+from typing import Any
 
+from purine_ref._fast import Calls
 from purine_ref.devices import Device, Event, Work
 from purine_ref.errors import GraphError, ShapeError
-from purine_ref.graph import Blob, Graph, View
+from purine_ref.graph import Blob, Graph, Op, View
 from purine_ref.operation import Array, Kernels, RunKey
 from purine_ref.plan import Plan
 from purine_ref.tensor import Location, Tensor
 from purine_ref.transports import Transport
 
+Fixed = tuple[Array]
+"""The one array of a blob that keeps it. This very tuple is the inputs or outputs of operators with that edge alone."""
+
 
 class Slot:
-    """A place for one array."""
+    """A place for one array, which may change."""
 
     __slots__ = ("array",)
 
@@ -51,6 +56,10 @@ class Part:
     def array(self) -> Array:
         """The view of the array that the whole has now."""
         return _cut(self._whole.array, self._view)
+
+
+Place = Fixed | Slot | Part
+"""Where a blob's array is found."""
 
 
 class Memory:
@@ -105,13 +114,12 @@ def _initial(blob: Blob, device: Device, seed: int) -> Array:
     return array
 
 
-class Call(NamedTuple):
-    """How to run one operator: `compute`, None where it moves nothing; the number of its place; its edges' arrays."""
+Compute = Callable[[Kernels, Sequence[Array], Sequence[Array]], None]
+Call = tuple[Compute | None, int, Sequence[Array], Sequence[Array]]
+"""How to run one operator: its compute, None where it moves nothing; the number of its place; its edges' arrays."""
 
-    compute: Callable[[Kernels, Sequence[Array], Sequence[Array]], None] | None
-    place: int
-    inputs: list[Array]
-    outputs: list[Array]
+
+_TAKEN: Call = (None, 0, (), ())
 
 
 class Binding:
@@ -120,40 +128,56 @@ class Binding:
     def __init__(self, plan: Plan, memory: Memory, devices: Callable[[Location], Device], seed: int) -> None:
         self.plan = plan
         self._memory = memory
-        self._devices = {place: devices(place) for place in _places(plan.graph)}
-        self._number = {place: number for number, place in enumerate(self._devices)}
-        self._slots = _bind_blobs(plan, memory, self._devices, seed)
-        self._later: dict[int, list[Slot]] = {}  # for each blob with several producers, the slots of all but the first
-        self._lasting: list[tuple[Call, list[Slot | Part], list[Slot | Part]]] = []  # calls whose arrays may change
-        self.calls = [self._call(index) for index in range(len(plan.graph.ops))]
+        locations = _locations(plan.graph)
+        self._devices = {location: devices(location) for location in set(locations)}
+        numbers = {location: number for number, location in enumerate(self._devices)}
+        self._number = {id(location): numbers[location] for location in locations}
+        self._places = _bind_blobs(plan, memory, self._devices, seed)
+        self._staging: list[tuple[int, int, int, Array]] = []  # (blob, operator, output, array) of later producers
+        self._lasting: list[tuple[list[Array], list[Place]]] = []  # edges' arrays that a swap may change, and whence
+        self._compute: dict[int, Compute] = {}  # by operation: operators that share one share its bound method too
+        calls: list[Any] = [None] * len(plan.graph.ops)
+        for index in plan.order:  # not as they were made, so that what a run touches one after the other lies together
+            calls[index] = self._call(plan.graph.ops[index])
+        self.calls = Calls(_taken(calls))
+        self._later: dict[int, list[Array]] = {}  # for each blob of several producers, the arrays of all but the first
+        for blob, _, _, array in sorted(self._staging, key=itemgetter(0, 1, 2)):  # in the order of their edges
+            self._later.setdefault(blob, []).append(array)
+        self._staging.clear()
         self.asynchronous = any(device.asynchronous for device in self._devices.values())
-        self._events: list[list[Event]] = [[] for _ in plan.graph.blobs]  # what must happen before each may be read
+        blobs = plan.graph.blobs if self.asynchronous else ()
+        self._events: list[list[Event]] = [[] for _ in blobs]  # what must happen before each may be read
 
-    def _call(self, index: int) -> Call:
-        op = self.plan.graph.ops[index]
-        inputs = [self._slots[blob.index] for blob in op.inputs]
-        outputs = [self._output(blob, index, slot) for slot, blob in enumerate(op.outputs)]
-        compute = None if op in self.plan.idle else op.operation.compute
-        call = Call(compute, self._number[op.location], _arrays(inputs), _arrays(outputs))
-        if any(isinstance(slot, (Lasting, Part)) for slot in (*inputs, *outputs)):
-            self._lasting.append((call, inputs, outputs))
-        return call
+    def _call(self, op: Op) -> Call:
+        compute = None if op in self.plan.idle else self._compute.setdefault(id(op.operation), op.operation.compute)
+        inputs = [self._places[blob.index] for blob in op.inputs]
+        outputs = [self._output(blob, op, slot) for slot, blob in enumerate(op.outputs)]
+        return compute, self._number[id(op.location)], self._ends(inputs), self._ends(outputs)
 
-    def _output(self, blob: Blob, op: int, slot: int) -> Slot | Part:
+    def _ends(self, places: list[Place]) -> Sequence[Array]:
+        """The arrays of an operator's inputs or outputs: a tuple, or a list that `begin` writes anew."""
+        if len(places) == 1 and type(places[0]) is tuple:
+            return places[0]
+        if all([type(place) is tuple for place in places]):
+            return tuple([_array(place) for place in places])
+        arrays = _arrays(places)
+        self._lasting.append((arrays, places))
+        return arrays
+
+    def _output(self, blob: Blob, op: Op, slot: int) -> Place:
         """The first edge writes the blob itself; each later one a buffer of its own, to be added in its turn."""
-        first, first_slot = blob.producers[0]
-        if (first.index, first_slot) == (op, slot):
-            return self._slots[blob.index]
-        staging = Slot(self._devices[blob.location].allocate(blob.tensor, f"{blob.name} (contribution)"))
-        self._later.setdefault(blob.index, []).append(staging)
-        return staging
+        if blob.producers[0] == (op, slot):
+            return self._places[blob.index]
+        staging = self._devices[blob.location].allocate(blob.tensor, f"{blob.name} (contribution)")
+        self._staging.append((blob.index, op.index, slot, staging))
+        return (staging,)
 
     def begin(self, key: RunKey, transport: Transport | None = None) -> list[Kernels]:
         """Begin a run; returns its vocabularies, one for each place, with the way to other ranks."""
-        for events in self._events if self.asynchronous else ():
+        for events in self._events:
             events.clear()
-        for call, inputs, outputs in self._lasting:
-            call.inputs[:], call.outputs[:] = _arrays(inputs), _arrays(outputs)
+        for arrays, places in self._lasting:
+            arrays[:] = _arrays(places)
         kernels = [device.kernels(key) for device in self._devices.values()]
         for vocabulary in kernels:
             vocabulary.transport = transport
@@ -161,15 +185,16 @@ class Binding:
 
     def expect(self, op: int, kernels: Sequence[Kernels], arrived: Callable[[], None]) -> None:
         """Have `arrived` called when external operator `op` may start."""
-        self.plan.graph.ops[op].operation.expect(kernels[self.calls[op].place], arrived)
+        self.plan.graph.ops[op].operation.expect(kernels[self.calls[op][1]], arrived)
 
     def call(self, op: int, kernels: Sequence[Kernels]) -> None:
         """Compute operator `op` from its input arrays into its output arrays."""
-        call = self.calls[op]
         if self.asynchronous:
-            self._submit(op, call, kernels)
-        elif call.compute is not None:
-            call.compute(kernels[call.place], call.inputs, call.outputs)
+            self._submit(op, self.calls[op], kernels)
+            return
+        compute, place, inputs, outputs = self.calls[op]
+        if compute is not None:
+            compute(kernels[place], inputs, outputs)
 
     def combine(self, blob: int) -> None:
         """Add the later contributions to a complete blob, in the order of its edges (rule R4)."""
@@ -178,7 +203,7 @@ class Binding:
         if self.asynchronous:
             self._submit_sum(blob)
         else:
-            _add_up(self._slots[blob].array, _arrays(self._later[blob]))
+            _add_up(_array(self._places[blob]), self._later[blob])
 
     # Asynchronous devices: an operator is enqueued, and an event goes with every blob it makes ---------------------
 
@@ -186,9 +211,10 @@ class Binding:
         """Enqueue an operator behind the events of its inputs. One that moves nothing passes them on."""
         op = self.plan.graph.ops[index]
         events = [event for blob in self.plan.inputs[index] for event in self._events[blob]]
-        if call.compute is not None:
-            inputs, outputs = call.inputs.copy(), call.outputs.copy()  # the lists change with the next run
-            compute = partial(call.compute, kernels[call.place], inputs, outputs)
+        function, place, *arrays = call
+        if function is not None:
+            inputs, outputs = (list(side) for side in arrays)  # the lists of a call change with the next run
+            compute = partial(function, kernels[place], inputs, outputs)
             moves = hasattr(op.operation, "to")
             ends = inputs, outputs, events
             events = self._after(Work(op.name, op.location, op.stream, compute, *ends, moves, op.describe))
@@ -198,7 +224,7 @@ class Binding:
     def _submit_sum(self, index: int) -> None:
         """Enqueue the additions of rule R4 at the blob's place."""
         blob = self.plan.graph.blobs[index]
-        total, parts = self._slots[index].array, _arrays(self._later[index])
+        total, parts = _array(self._places[index]), self._later[index]
         name = f"additions to {blob.name}"
         compute = partial(_add_up, total, parts)
         work = Work(name, blob.location, "main", compute, [total, *parts], [total], self._events[index])
@@ -223,7 +249,7 @@ class Binding:
         """A copy of a blob's array. Raises GraphError when its memory was given to another blob's value (rule R5)."""
         if blob in self.plan.lost:
             raise GraphError(f"blob {blob.name!r} was overwritten in place: fetch what overwrote it, or give it memory")
-        return self._slots[blob.index].array.copy()
+        return _array(self._places[blob.index]).copy()
 
     def write(self, blob: Blob, array: Array) -> None:
         """Fill a blob that no operator writes. Raises ShapeError for another shape or dtype, GraphError else."""
@@ -233,11 +259,22 @@ class Binding:
         shape, dtype = tuple(getattr(array, "shape", ())), str(getattr(array, "dtype", type(array).__name__))
         if (shape, dtype) != (blob.shape, blob.dtype):
             raise ShapeError(f"blob {blob.name!r} takes {blob.dtype}{list(blob.shape)}, got {dtype}{list(shape)}")
-        self._slots[blob.index].array[...] = array
+        _array(self._places[blob.index])[...] = array
 
 
-def _arrays(slots: Sequence[Slot | Part]) -> list[Array]:
-    return [slot.array for slot in slots]
+def _taken(calls: list[Call]) -> Iterator[Call]:
+    """Each call, of which the list lets go: the compiled `Calls` keep their parts, and both take too much memory."""
+    for index, call in enumerate(calls):
+        calls[index] = _TAKEN
+        yield call
+
+
+def _array(place: Place) -> Array:
+    return place[0] if isinstance(place, tuple) else place.array
+
+
+def _arrays(places: Sequence[Place]) -> list[Array]:
+    return [_array(place) for place in places]
 
 
 def _add_up(total: Array, parts: Sequence[Array]) -> None:
@@ -246,33 +283,42 @@ def _add_up(total: Array, parts: Sequence[Array]) -> None:
         total += part
 
 
-def _places(graph: Graph) -> set[Location]:
-    return {blob.location for blob in graph.blobs} | {op.location for op in graph.ops}
+def _locations(graph: Graph) -> list[Location]:
+    """The objects that say where operators and blobs are; few, and found by identity, since hashing takes longer."""
+    mentioned = [*[op.location for op in graph.ops], *[blob.tensor.location for blob in graph.blobs]]
+    return list({id(location): location for location in mentioned}.values())
 
 
-def _bind_blobs(plan: Plan, memory: Memory, devices: dict[Location, Device], seed: int) -> list[Slot | Part]:
-    """A slot for every blob: persistent ones from `memory`, views into their parents, the rest new."""
-    slots: dict[Blob, Slot | Part] = {}
-    for blob in plan.graph.blobs:
+def _bind_blobs(plan: Plan, memory: Memory, devices: dict[Location, Device], seed: int) -> list[Place]:
+    """A place for every blob: persistent ones from `memory`, views into their parents, the rest new."""
+    device = {id(location): devices[location] for location in _locations(plan.graph)}
+    places: list[Any] = [None] * len(plan.graph.blobs)
+    for blob in _as_written(plan):
+        if blob in plan.views or places[blob.index] is not None:
+            continue
+        if blob.persistent:
+            places[blob.index] = memory.slot(blob, devices[blob.location], seed)
+        else:
+            places[blob.index] = (device[id(blob.tensor.location)].allocate(blob.tensor, blob.name),)
+    for blob in plan.views:
         chain = [blob]
-        while chain[-1] in plan.views and chain[-1] not in slots:
+        while places[chain[-1].index] is None:
             chain.append(plan.views[chain[-1]].parent)
-        for link in reversed(chain):
-            if link not in slots:
-                slots[link] = _bind_blob(link, plan.views.get(link), slots, memory, devices[link.location], seed)
-    return [slots[blob] for blob in plan.graph.blobs]
+        whole = places[chain.pop().index]
+        for part in reversed(chain):
+            places[part.index] = whole = _part(whole, plan.views[part])
+    return places
 
 
-def _bind_blob(
-    blob: Blob, view: View | None, slots: dict[Blob, Slot | Part], memory: Memory, device: Device, seed: int
-) -> Slot | Part:
-    if view is not None:
-        whole = slots[view.parent]
-        lasting = isinstance(whole, (Lasting, Part))
-        return Part(whole, view) if lasting else Slot(_cut(whole.array, view))
-    if blob.persistent:
-        return memory.slot(blob, device, seed)
-    return Slot(device.allocate(blob.tensor, blob.name))
+def _as_written(plan: Plan) -> Iterator[Blob]:
+    """All blobs, sources first, then as a run writes them: what lies together in memory is touched together."""
+    yield from (blob for blob in plan.graph.blobs if not blob.producers)
+    for op in plan.order:
+        yield from plan.graph.ops[op].outputs
+
+
+def _part(whole: Place, view: View) -> Place:
+    return (_cut(whole[0], view),) if isinstance(whole, tuple) else Part(whole, view)
 
 
 def _cut(array: Array, view: View) -> Array:

@@ -29,15 +29,10 @@ class Serial(Executor):
     def _start(self, run: Run) -> None:
         arrived: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._listen(run, arrived.put)
-        if self._uninterrupted():
+        if self._uninterrupted(self._ranks):
             self._run_through(run)
         else:
             self._run_singly(run, arrived)
-
-    def _uninterrupted(self) -> bool:
-        """Whether nothing but the graph has a say in what happens between two operators."""
-        watched = self._observer is not None or self._ranks is not None
-        return not (watched or self.plan.external or self._bound.asynchronous)
 
     def _run_through(self, run: Run) -> None:
         """Leave the run to the schedule's own loop."""

@@ -1,20 +1,22 @@
 """The threaded executor: a pool of workers for the CPUs, one ordered worker for each (device, stream) elsewhere.
 
-Which operator may start is decided by `lanes.Lanes`, under its lock; here are the threads. Operators compute outside
-the lock, and so do the additions of rule R4. A worker that makes operators ready takes one of its lane itself, and
-wakes a sleeping worker only for each of the others.
+Where nothing but the graph has a say, the workers are a `pool.Pool`, whose loop over the operators may be compiled.
+Else which operator may start is decided by `lanes.Lanes`, under its lock. Here are the threads. Operators compute
+outside any lock, and so do the additions of rule R4. A worker that makes operators ready takes one of its lane itself,
+and wakes a sleeping worker only for each of the others; in a pool, only for those that are worth it.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from purine_ref.devices.cpu import quiet
 from purine_ref.executors.base import Executor, Run
 from purine_ref.executors.lanes import Lane, Lanes
+from purine_ref.executors.pool import Place, Pool
 from purine_ref.graph import Graph
 from purine_ref.schedule import order_ranks, require_one_each
 
@@ -22,9 +24,9 @@ from purine_ref.schedule import order_ranks, require_one_each
 class Threaded(Executor):
     """Runs with `threads` CPU workers; the keywords are those of `Executor`.
 
-    Operators start first ready, first started; or by `ranks`, least first (see `critical_path`); or in the very
-    `order` of a list of all names. Raises ValueError for fewer than one thread, an order that is not topological,
-    ranks that are not one for each operator, and both at once.
+    Operators start by `ranks`, least first (see `critical_path`); or in the very `order` of a list of all names; or, if
+    neither is given, first ready, first started, but for what a pool's worker keeps for itself. Raises ValueError for
+    fewer than one thread, an order that is not topological, ranks that are not one for each operator, and both at once.
     """
 
     def __init__(
@@ -45,39 +47,72 @@ class Threaded(Executor):
             ranks = order_ranks(self.plan, order)
         elif ranks is not None:
             require_one_each(self.plan, "ranks", ranks)
-        self._lanes = Lanes(self.plan, ranks, strict=order is not None)
-        self._workers = [
-            threading.Thread(target=self._work, args=(lane,), name=f"{graph.name}-{key}-{number}", daemon=True)
-            for key, lane in self._lanes.by_key.items()
-            for number in range(threads if key is None else 1)
-        ]
+        self._workers: list[threading.Thread] = []
+        self._crew: Pool | Lanes
+        if self._uninterrupted(ranks) and all(op.location.is_cpu for op in graph.ops):
+            self._crew = pool = Pool(self.plan, threads)
+            for number in range(threads):
+                self._hire(partial(self._share, pool, number), f"{graph.name}-{number}")
+        else:
+            self._crew = lanes = Lanes(self.plan, ranks, strict=order is not None)
+            for key, lane in lanes.by_key.items():
+                for number in range(threads if key is None else 1):
+                    self._hire(partial(self._serve, lanes, lane), f"{graph.name}-{key}-{number}")
         for worker in self._workers:
             worker.start()
 
+    def _hire(self, work: Callable[[], None], name: str) -> None:
+        self._workers.append(threading.Thread(target=_quietly, args=(work,), name=name, daemon=True))
+
     def _start(self, run: Run) -> None:
-        if not self._lanes.start(run):
+        crew = self._crew
+        if isinstance(crew, Pool):
+            if not crew.start(run, self._bound):
+                self._refuse_while_computing()
+            return
+        if not crew.start(run):
             self._refuse_while_computing()
-        self._listen(run, partial(self._lanes.arrive, run))
+        self._listen(run, partial(crew.arrive, run))
 
     def _wait(self, run: Run) -> None:
-        self._lanes.wait(run)
+        self._crew.wait(run)
 
     def _halt(self, seconds: float) -> bool:
-        return self._lanes.halt(seconds)
+        return self._crew.halt(seconds)
 
     def _stop(self) -> None:
-        self._lanes.close()
+        self._crew.close()
         if self._halt_soon():  # else the workers that still compute go when they have ended
             for worker in self._workers:
                 worker.join()
 
-    def _work(self, lane: Lane) -> None:
-        """One worker: take, compute, retire, until the executor closes. It never dies of an operator (rule R12)."""
-        with quiet():
-            self._serve(lane)
+    # One worker: it runs operators until the executor closes, and never dies of an operator (rule R12) ----------
 
-    def _serve(self, lane: Lane) -> None:
-        lanes = self._lanes
+    def _share(self, pool: Pool, number: int) -> None:
+        self._computing[threading.get_ident()] = Place(pool, number)
+        try:
+            while not self._shared(pool, number):
+                pass
+        finally:
+            del self._computing[threading.get_ident()]
+
+    def _shared(self, pool: Pool, number: int) -> bool:
+        """Work for the pool until an operator fails, or the pool is closed; returns whether that is so."""
+        try:
+            pool.team.work(number)
+            if pool.task(number) is None:
+                return True
+            _ = self._bound  # refuses: the executor was closed while the operator computed
+        except BaseException as error:
+            task = pool.task(number)
+            if task is None:
+                raise
+            run, op = task
+            run.failures.append(self._failed(op, error))
+        pool.team.retire(number)
+        return False
+
+    def _serve(self, lanes: Lanes, lane: Lane) -> None:
         with lanes.lock:
             task = lanes.take(lane)
         while task is not None:
@@ -95,3 +130,9 @@ class Threaded(Executor):
                     self._report_failure(op, error)
                 run = task = error = None  # type: ignore[assignment]  # a sleeping worker keeps none of them alive
                 task = lanes.take(lane)
+
+
+def _quietly(work: Callable[[], None]) -> None:
+    """What a worker's thread does."""
+    with quiet():
+        work()

@@ -20,7 +20,7 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, settings
 
 from purine_ref import ops
-from purine_ref.executors import Serial, Simulated, Threaded
+from purine_ref.executors import Observer, Serial, Simulated, Threaded
 from purine_ref.transports import EARLY, Hub
 
 Check = Callable[[], None]
@@ -32,8 +32,9 @@ EXECUTORS: dict[str, tuple[str, Callable[..., Any]]] = {
     "Serial": ("ExecutorSuite", Serial),
     "Simulated": ("ExecutorSuite", partial(Simulated, threads=3)),
     "Threaded": ("ConcurrentSuite", partial(Threaded, threads=WORKERS)),
+    "Watched": ("ConcurrentSuite", partial(Threaded, threads=WORKERS, observer=Observer())),
 }
-"""For each executor the suite that it must pass, and how it is made."""
+"""For each executor the suite that it must pass, and how it is made. One that is watched has lanes, and no pool."""
 
 TRANSPORTS: dict[str, Callable[..., Any]] = {
     "InProcess": lambda incoming, early=EARLY: Hub(incoming, early=early).transports,

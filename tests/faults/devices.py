@@ -132,13 +132,14 @@ EVENTS = [
 # Memory
 
 
-def one_landing(right: Any, blob: Any, view: Any, slots: Any, *more: Any) -> Any:
+def one_landing(right: Any, plan: Any, *more: Any) -> Any:
     """Copies of one shape land in one buffer of their place, though the last one may still be read."""
-    slot = right(blob, view, slots, *more)
-    for other, taken in slots.items():
-        if lands(blob) and lands(other) and other.tensor == blob.tensor and view is None:
-            return memory.Slot(taken.array)
-    return slot
+    places = right(plan, *more)
+    landed: dict[Any, Any] = {}
+    for blob in plan.graph.blobs:
+        if lands(blob) and blob not in plan.views:
+            places[blob.index] = landed.setdefault(blob.tensor, places[blob.index])
+    return places
 
 
 def lands(blob: Any) -> bool:
@@ -154,7 +155,7 @@ MEMORY = [
     Fault(
         "memory: reused while it is read",
         "Copies of one shape land in one buffer of their place.",
-        around(memory, "_bind_blob", one_landing),
+        around(memory, "_bind_blobs", one_landing),
         (exact("pipeline:2x4@virtual"), exact("data:3,ring@virtual")),
     ),
     Fault(

@@ -125,7 +125,7 @@ READINESS = [
         "lost count: a run that never ends",
         "Of several operators that become ready at once the workers are given only the first.",
         around(Schedule, "release", first_alone),
-        (f"Threaded: {TWICE}",),
+        (f"Watched: {TWICE}",),
         isolated=True,
     ),
     Fault(
@@ -171,19 +171,19 @@ def noting_arrival(right: Any, self: memory.Binding, op: int, *arguments: Any) -
 
 def in_order_of_arrival(right: Any, self: memory.Binding, blob: int) -> None:
     producers = [op.index for op, _ in self.plan.graph.blobs[blob].producers]
-    slots = [self._slots[blob], *self._later.get(blob, ())]
-    arrived = sorted(range(len(slots)), key=lambda edge: self.__dict__["arrivals"][1][producers[edge]])
-    total = slots[arrived[0]].array.copy()
+    arrays = [memory._array(self._places[blob]), *self._later.get(blob, ())]
+    arrived = sorted(range(len(arrays)), key=lambda edge: self.__dict__["arrivals"][1][producers[edge]])
+    total = arrays[arrived[0]].copy()
     for edge in arrived[1:]:
-        total += slots[edge].array
-    slots[0].array[...] = total
+        total += arrays[edge]
+    arrays[0][...] = total
 
 
 def accumulated(right: Any, self: memory.Binding, blob: int) -> None:
     """What the blob held after the last run is added to it."""
     right(self, blob)
     kept = self.__dict__.setdefault("kept", {})
-    total = self._slots[blob].array
+    total = memory._array(self._places[blob])
     total += kept.get(blob, 0)
     kept[blob] = total.copy()
 
@@ -286,7 +286,7 @@ VALUES = [
     Fault(
         "fetch: the buffer itself",
         "Whoever fetches an array can write into the graph's memory.",
-        replaced(memory.Binding, "read", lambda self, blob: self._slots[blob.index].array),
+        replaced(memory.Binding, "read", lambda self, blob: memory._array(self._places[blob.index])),
         ("Serial: test_feed_and_fetch_copy", "Serial: test_fetch_errors"),
     ),
 ]
@@ -335,20 +335,20 @@ FAILURES = [
         "failure: the run goes on",
         "Operators that wait for one that failed are started all the same.",
         around(lanes.Lanes, "retire", going_on),
-        (f"Threaded: {RAISES}", "Threaded: test_r12_nothing_starts_after_a_failure"),
+        (f"Watched: {RAISES}", "Watched: test_r12_nothing_starts_after_a_failure"),
     ),
     Fault(
         "failure: worker dies",
         "The worker whose operator raised is gone.",
         around(Threaded, "_execute", raising),
-        (f"Threaded: {RAISES}",),
+        (f"Watched: {RAISES}",),
         isolated=True,
     ),
     Fault(
         "failure: hang",
         "Nobody tells the waiting thread that the run is over.",
         around(lanes.Lanes, "retire", keeping_quiet),
-        (f"Threaded: {RAISES}",),
+        (f"Watched: {RAISES}",),
         isolated=True,
     ),
     Fault(
@@ -361,7 +361,7 @@ FAILURES = [
         "workers: lost wake-up",
         "Of the workers that sleep one is woken, however many operators are ready.",
         around(lanes.Lanes, "_push", waking_one),
-        ("Threaded: test_as_many_operators_run_at_once_as_there_are_workers",),
+        ("Watched: test_as_many_operators_run_at_once_as_there_are_workers",),
         isolated=True,
     ),
     Fault(

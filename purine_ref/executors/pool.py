@@ -1,0 +1,91 @@
+"""The pool of a graph in which nothing but the graph has a say: workers that share its operators, without lanes.
+
+The team of `purine_ref._fast` decides who runs what, and when a sleeping worker is woken; here is the waiting for a run
+to end, and which operators are worth a wake. Fixed: the team. Changing state is the team's own; `_ended` is notified
+when a run has ended.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from purine_ref._fast import Team
+from purine_ref._fast.pace import WORTH
+from purine_ref.executors.base import PATIENCE, Run
+from purine_ref.executors.memory import Binding
+from purine_ref.graph import Op
+from purine_ref.plan import Plan
+
+FLOPS = 1e11
+"""FLOP/s of one core where it is fast: what takes `WORTH` seconds at this rate takes no less elsewhere."""
+
+BANDWIDTH = 2e10
+"""Bytes/s of one core, in its caches."""
+
+
+class Pool:
+    """`threads` workers for one plan, whose operators are all on the CPU."""
+
+    def __init__(self, plan: Plan, threads: int) -> None:
+        self._plan = plan
+        self._ended = threading.Condition()
+        heavy = bytes(map(is_heavy, plan.graph.ops)) if threads > 1 else bytes(len(plan.graph.ops))
+        self.team = Team(plan.edges, threads, heavy, self._tell)
+
+    # For the thread that runs the graph -------------------------------------------------------------------------
+
+    def start(self, run: Run, binding: Binding) -> bool:
+        """Start a run; False, and nothing is done, while operators of an earlier run compute."""
+        schedule = run.schedule
+        return self.team.start(run, schedule, schedule.ready(), binding.calls, run.kernels, binding.combine)
+
+    def wait(self, run: Run) -> None:
+        """Sleep until no operator of the run computes and none will start."""
+        with self._ended:
+            while not self._ended.wait_for(lambda: not self.team.busy(run), PATIENCE):
+                pass  # look for signals, and sleep again
+        self.team.forget(run)
+
+    def halt(self, seconds: float) -> bool:
+        """Start nothing more, and wait so long for operators that compute; returns whether all have ended."""
+        self.team.halt()
+        with self._ended:
+            self._ended.notify_all()
+            return self._ended.wait_for(lambda: self.team.computing() == 0, seconds)
+
+    def close(self) -> None:
+        """Send the workers home, those that compute when they have ended."""
+        self.team.close()
+        self._tell()
+
+    def _tell(self) -> None:
+        with self._ended:
+            self._ended.notify_all()
+
+    # For the workers --------------------------------------------------------------------------------------------
+
+    def task(self, number: int) -> tuple[Run, Op] | None:
+        """The run and the operator that a worker is at; None where it is at none."""
+        found = self.team.task(number)
+        if found is None or not isinstance(found[0], Run):
+            return None
+        return found[0], self._plan.graph.ops[found[1]]
+
+
+class Place:
+    """Worker `number` of a pool, as one of those who compute."""
+
+    def __init__(self, pool: Pool, number: int) -> None:
+        self._pool = pool
+        self._number = number
+
+    def running(self) -> Op | None:
+        """The operator that the worker is at."""
+        task = self._pool.task(self._number)
+        return None if task is None else task[1]
+
+
+def is_heavy(op: Op) -> bool:
+    """Whether an operator is expected to take so long that another worker is woken for it."""
+    cost = op.operation.cost([blob.tensor for blob in op.inputs], [blob.tensor for blob in op.outputs])
+    return cost.flops >= WORTH * FLOPS or cost.bytes >= WORTH * BANDWIDTH

@@ -1,0 +1,52 @@
+"""Rows of integers in flat arrays: what they hold, and what they refuse."""
+
+from __future__ import annotations
+
+from array import array
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from purine_ref._fast.rows import LIMIT, Rows
+
+LISTS = st.lists(st.lists(st.integers(0, LIMIT), max_size=4), max_size=6)
+
+
+def made(lists: list[list[int]]) -> Rows:
+    return Rows([len(row) for row in lists], [number for row in lists for number in row])
+
+
+@given(LISTS)
+def test_rows_are_what_they_were_made_of(lists: list[list[int]]) -> None:
+    rows = made(lists)
+    tuples = [tuple(row) for row in lists]
+    assert (len(rows), list(rows), rows.lists()) == (len(lists), tuples, lists)
+    assert [rows[i] for i in range(len(rows))] == tuples
+    assert rows[1:] == tuples[1:]
+    assert (rows == lists, rows == tuples, rows == made(lists)) == (True, True, True)
+    starts, flat = rows.arrays()
+    assert [flat[a:b] for a, b in pairwise(starts)] == [array("i", row) for row in lists]
+    assert repr(rows) == repr(tuples)
+
+
+def test_rows_that_differ_are_not_equal() -> None:
+    rows = made([[1, 2], [], [3]])
+    for other in ([[1, 2], []], [[1, 2], [], [4]], [[1], [2], [3]], [[1, 2], [], [3], []], 3):
+        assert rows != other
+
+
+def test_an_index_may_count_from_the_end_but_not_leave() -> None:
+    rows = made([[1, 2], [], [3]])
+    assert (rows[-1], rows[-3]) == ((3,), (1, 2))
+    for index in (3, -4):
+        with pytest.raises(IndexError):
+            rows[index]
+
+
+def test_more_than_int32_can_count_is_refused() -> None:
+    many = np.broadcast_to(np.int8(0), LIMIT + 1)  # no memory behind it
+    with pytest.raises(ValueError, match=f"rows: expected at most {LIMIT}, which int32 can count, got {LIMIT + 1}"):
+        Rows([LIMIT + 1], many)
