@@ -16,6 +16,7 @@ from purine_ref.errors import (
     ShapeError,
 )
 from purine_ref.executors import Executor, Memory, Observer, Serial, Simulated, Threaded, simulate
+from purine_ref.fusing import fuse
 from purine_ref.gradients import backward
 from purine_ref.graph import Blob, Graph, Op
 from purine_ref.operation import Cost, Operation, RandomOperation
@@ -54,6 +55,7 @@ __all__ = [
     "conformance",
     "critical_path",
     "data",
+    "fuse",
     "layers",
     "models",
     "ops",

@@ -10,7 +10,7 @@ every pair of accesses, and what no path orders is refused, with both operators 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from purine_ref.graph import Blob, Graph, Op, View
@@ -97,8 +97,10 @@ def _flat(parent: Region, box: Box) -> tuple[tuple[int, int], bool]:
     return (offset + first, offset + last + 1), last + 1 - first == count
 
 
-def place_views(graph: Graph) -> dict[Blob, View]:
+def place_views(graph: Graph, reorders: Callable[[Blob], bool] = lambda blob: False) -> dict[Blob, View]:
     """The declared views, and those that let a rearranging operator move nothing.
+
+    `reorders` says whether a blob's memory is in another order than C: then it is not seen in another shape.
 
     A part gets memory in the whole only if it has one producer, is not used twice by the operator, and neither it nor
     the whole is persistent or has to do with a declared view. All parts of an operator are placed, or none: then it
@@ -116,6 +118,8 @@ def place_views(graph: Graph) -> dict[Blob, View]:
         if len(placed) < len(op.inputs if joins else op.outputs):
             continue
         if (joins and len(whole.producers) != 1) or not reshaped.isdisjoint(placed):
+            continue
+        if reshapes and any(map(reorders, (whole, *placed))):
             continue
         if any(part in views or len(part.producers) != 1 for part in placed) or (reshapes and whole in views):
             continue

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from purine_ref.errors import GraphError, ShapeError
 from purine_ref.rounding import uniform
@@ -61,23 +61,64 @@ class RunKey:
     iteration: int = 0
 
 
+Pair = tuple[int, int]
+
+
+class Window(NamedTuple):
+    """How the kernel of a convolution lies on the image: per axis its steps, (begin, end) padding and dilation; and
+    into how many groups the channels are divided."""
+
+    stride: Pair = (1, 1)
+    pads: tuple[Pair, Pair] = ((0, 0), (0, 0))
+    dilation: Pair = (1, 1)
+    groups: int = 1
+
+
 class Kernels(Protocol):
     """A device's vocabulary: `xp` (numpy or cupy), the loops that `xp` lacks, and the key of the current run.
 
     The loops are documented by their plain twins in `purine_ref/_fast/loops.py`, under the same names. `transport` is
     the rank's way to the others (`purine_ref.transports`), or None.
+
+    `share(count, work)` calls work(i) for each i in range(count), on this thread and on others that are idle, and
+    raises the error of the least i; items write disjoint memory. `scratch(slot, shape, dtype)` is an array of any
+    content, the calling thread's own until it asks for that slot again. Both are there for large tensors.
+
+    The convolutions write their last array: `convolution(x, weight, y, window)`, `convolution_data(dy, weight, dx,
+    window)`, `convolution_weight(dy, x, dweight, window)`. `convolution_data_terms(weight.shape, groups)` says how many
+    terms an element of dx adds in the dtype; `convolution_weight_terms(dy.shape)` how many products the last of them
+    adds in the dtype, and how many such sums it then adds in float64.
     """
 
     xp: Any
     key: RunKey
     transport: Any
+    share: Callable[[int, Callable[[int], object]], None]
+    scratch: Callable[[str, tuple[int, ...], Any], Array]
+    convolution: Any
+    convolution_data: Any
+    convolution_weight: Any
+    convolution_data_terms: Any
+    convolution_weight_terms: Any
     im2col: Any
     col2im: Any
+    unfold: Any
+    fold: Any
     max_pool: Any
     max_pool_scatter: Any
     average_pool: Any
     average_pool_scatter: Any
     window_sum: Any
+    lrn: Any
+    lrn_gradient: Any
+    bias_relu: Any
+    relu_bias_gradient: Any
+    bias_gradient: Any
+    relu: Any
+    relu_gradient: Any
+    momentum_update: Any
+    torch_update: Any
+    adagrad_update: Any
     philox: Any
 
 
@@ -229,7 +270,9 @@ class Operation:
         values for the `selectors` and for integers, which is right for every operation without subtraction.
         """
         mixed = [inputs[i] if self.selects(i, inputs[i]) else bounds[i] for i in range(len(inputs))]
-        self.compute(kernels, mixed, outputs)
+        wide = next((y.dtype for y in outputs if y.dtype.kind == "f"), None)
+        alike = [x if wide is None or x.dtype.kind != "f" else x.astype(wide, copy=False) for x in mixed]
+        self.compute(kernels, alike, outputs)
 
     def quantum(self, exponents: Sequence[int], inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[int, ...]:
         """For each output, the e for which every partial sum is a multiple of 2**e, given the same of the inputs.

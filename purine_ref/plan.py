@@ -9,14 +9,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
 
 from purine_ref._fast import Edges
 from purine_ref.devices import Device, device_for
 from purine_ref.errors import GraphError
 from purine_ref.graph import Blob, Graph, Op, View
 from purine_ref.hazards import HazardCheck, moves_nothing, place_views, regions
+from purine_ref.memory_order import reorders, row_major
 from purine_ref.tensor import Location
 from purine_ref.traversal import Flat, flatten, order_of
+
+
+class Place(NamedTuple):
+    """Something that needs memory: a root blob, or what `edge`, (operator, slot), adds to a blob (rule R4)."""
+
+    blob: int
+    edge: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """Who shares memory with others: the offset of each, in an array of so many `bytes` at its location."""
+
+    offsets: dict[Place, int]
+    bytes: dict[Location, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +45,9 @@ class Plan:
     `consumers[blob]` lists an operator for each consuming edge, so twice where it is wired twice. `waiting[op]` counts
     the input edges that are not satisfied when a run starts, and `first` are the operators where that is 0, in the
     order of their making. `external` operators have one more such edge, from outside the graph, which is counted too.
-    `idle` operators move nothing, since their blobs are views of each other. `edges` are the counts and lists above,
-    as the readiness tracker reads them.
+    `idle` operators move nothing, since their blobs are views of each other. `row_major` are the blobs whose memory
+    must be in C order, whatever the device prefers. `edges` are the counts and lists above, as the readiness tracker
+    reads them. `sharing` is None where every blob has memory of its own (see `lifetimes`).
     """
 
     graph: Graph
@@ -43,6 +62,8 @@ class Plan:
     views: dict[Blob, View]
     idle: frozenset[Op]
     lost: frozenset[Blob]
+    row_major: frozenset[Blob] = frozenset()
+    sharing: Sharing | None = None
     edges: Edges = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -59,7 +80,7 @@ def prepare(graph: Graph, devices: Callable[[Location], Device] = device_for) ->
     flat = flatten(graph)
     order = order_of(graph, flat)
     problems = [*_missing_kernels(graph, devices), *_idle_pairs(graph)]
-    views = place_views(graph)
+    views = place_views(graph, partial(reorders, devices=devices))
     try:
         where = regions(graph, views)
     except ValueError as error:
@@ -117,4 +138,5 @@ def _plan(graph: Graph, flat: Flat, order: list[int], views: dict[Blob, View], i
         views=views,
         idle=frozenset(idle),
         lost=frozenset(lost),
+        row_major=row_major(graph, views),
     )

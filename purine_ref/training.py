@@ -19,6 +19,7 @@ from purine_ref import models, optim
 from purine_ref.data import BatchOrder, Dataset, load_digits
 from purine_ref.errors import GraphError, Refused
 from purine_ref.executors import Executor, Memory, Serial, Threaded
+from purine_ref.fusing import fuse
 from purine_ref.gradients import backward
 from purine_ref.graph import Blob, Graph
 from purine_ref.operation import Array
@@ -52,6 +53,9 @@ DEFAULTS = {
     "autoencoder-digits": Settings("autoencoder-digits", epochs=20, batch=32, lr=0.05),
 }
 """The models that can be trained, with their default settings."""
+
+RESULTS = ("loss", "accuracy")
+"""The blobs that are fetched after a run, where the graph has them."""
 
 KEPT = tuple(field.name for field in fields(Settings) if field.name not in ("epochs", "threads"))
 """The settings that a snapshot fixes; a resumed run may have more epochs, or other threads, and the same bits."""
@@ -239,10 +243,11 @@ class Trainer:
         return self._executors[key]
 
     def _open(self, graph: Graph) -> Executor:
-        seed, threads = self.settings.seed, self.settings.threads
-        if threads == 1:
-            return Serial(graph, seed=seed, memory=self.memory)
-        return Threaded(graph, threads=threads, seed=seed, memory=self.memory)
+        """An executor over the memory. Only results are fetched, so all else may vanish, or share memory."""
+        results = [name for name in RESULTS if name in graph]
+        threads = self.settings.threads
+        make = Serial if threads == 1 else partial(Threaded, threads=threads)
+        return make(fuse(graph, results), seed=self.settings.seed, memory=self.memory, reuse=True, keep=results)
 
 
 def _batch(graph: Graph, images: Array, labels: Array) -> dict[str, Array]:

@@ -14,13 +14,12 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from operation_cases import ALL
-from purine_ref.devices.cpu import CpuKernels
 from purine_ref.operation import Call, Operation
 from purine_ref.ops import LRNGradient, MaxPool2d, TopKAccuracy
 from purine_ref.ops.summing import LinearOperation
 from purine_ref.rounding import UNITS, gamma, multiple, ordered_sum, sum_variance
-from suites.operation_calls import as_float64, compute
-from suites.operation_case import RUN, Case
+from suites.operation_calls import as_float64, compute, vocabulary
+from suites.operation_case import Case
 from support import describe
 from wide import PRECISE, exactly
 
@@ -36,7 +35,7 @@ class Once:
         arrays = case.draw(dtype, seed=seed)
         self.got = compute(case.operation, arrays)
         self.exact = exactly(case.operation, arrays, case.operation.infer([describe(array) for array in arrays]))
-        self.call = Call(CpuKernels(RUN), wide(arrays), wide(self.exact), UNITS[dtype])
+        self.call = Call(vocabulary(), wide(arrays), wide(self.exact), UNITS[dtype])
         self.bounds = case.operation.bound(self.call)
         self.noises = case.operation.noise(self.call)
 
@@ -184,7 +183,7 @@ def test_r11_the_spread_is_the_variance_that_independent_errors_give(case: Case,
     outputs = compute(case.operation, arrays)
     variances: list[Any] = [None] * len(arrays)
     variances[index] = deviation * deviation
-    call = Call(CpuKernels(RUN), arrays, outputs, UNITS["float64"], variances)
+    call = Call(vocabulary(), arrays, outputs, UNITS["float64"], variances)
     spreads = case.operation.spread(call, index)
     copies = case.operation.copies(call) if isinstance(case.operation, LinearOperation) else 1
     moved = list(arrays)

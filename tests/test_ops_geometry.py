@@ -16,6 +16,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from oracles import geometry as oracle
+from purine_ref.devices.kernels import PlainKernels
 from purine_ref.errors import ShapeError
 from purine_ref.ops.convolution import Conv2d, convolved_size
 from purine_ref.ops.global_pooling import GlobalAveragePool2d
@@ -79,11 +80,13 @@ def test_convolution_is_the_sum_of_its_products(case: Any, seed: int, dtype: str
 
 
 def test_bits_of_an_image_do_not_depend_on_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the plain kernels: others take more images into one product."""
+    monkeypatch.setattr("support.CpuKernels", PlainKernels)
     rng = np.random.default_rng(3)
     x, weight = (rng.standard_normal(shape).astype("float32") for shape in ((5, 6, 7, 8), (4, 3, 3, 2)))
     (y,) = apply(Conv2d(pads=1, groups=2), x, weight)
     gradients = backward(Conv2d(pads=1, groups=2), [x, weight], [y])
-    monkeypatch.setattr("purine_ref.ops.convolution._BLOCK_BYTES", 1)
+    monkeypatch.setattr("purine_ref.devices.kernels.plain._BLOCK_BYTES", 1)
     for n in range(5):
         same(apply(Conv2d(pads=1, groups=2), x[n : n + 1], weight)[0], y[n : n + 1])
     for got, want in zip(backward(Conv2d(pads=1, groups=2), [x, weight], [y]), gradients, strict=True):

@@ -14,6 +14,7 @@ from purine_ref.errors import OperatorError, ShapeError
 from purine_ref.operation import Operation, RunKey
 from purine_ref.ops.attributes import exponent, is_power_of_two, number
 from purine_ref.ops.convolution import Conv2d, Conv2dDataGradient, Conv2dWeightGradient
+from purine_ref.ops.fused import BiasReLU, BiasReLUGradient
 from purine_ref.ops.global_pooling import GlobalAveragePool2d, GlobalAveragePool2dGradient
 from purine_ref.ops.linear import Bias, BiasGradient, Linear, LinearDataGradient, LinearWeightGradient
 from purine_ref.ops.normalization import LRN, LRNGradient
@@ -33,6 +34,8 @@ ALL = [
     (LinearWeightGradient(), (3, 7), X),
     (Bias(), X, (4,)),
     (BiasGradient(), X),
+    (BiasReLU(), X, (4,)),
+    (BiasReLUGradient(), X, X),
     (MaxPool2d(2), X),
     (AveragePool2d(2), X),
     (AveragePool2dGradient(X, 2), (3, 4, 3, 3)),
@@ -41,7 +44,7 @@ ALL = [
     (LRN(), X),
     (LRNGradient(), X, X),
 ]
-OVER_SAMPLES = Conv2dWeightGradient | LinearWeightGradient | BiasGradient
+OVER_SAMPLES = Conv2dWeightGradient | LinearWeightGradient | BiasGradient | BiasReLUGradient
 SAMPLEWISE = [case for case in ALL if not isinstance(case[0], OVER_SAMPLES)]
 ROUNDS = LRN | LRNGradient | GlobalAveragePool2d | GlobalAveragePool2dGradient
 """Powers are never exact, and planes of five by six are divided by 30."""
@@ -210,6 +213,8 @@ FLOPS = {
     "LinearWeightGradient": MULTIPLIED,
     "Bias": 360,
     "BiasGradient": 360,
+    "BiasReLU": 720,
+    "BiasReLUGradient": 720,
     "MaxPool2d": 108 * 4,
     "AveragePool2d": 108 * 4,
     "AveragePool2dGradient": 108 * 5,

@@ -8,12 +8,15 @@ from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 
+from purine_ref import training
 from purine_ref.data import Dataset, load_digits
 from purine_ref.errors import GraphError, Refused
+from purine_ref.executors import base
 from purine_ref.snapshot import Snapshot, load, save
 from purine_ref.training import DEFAULTS, Position, Settings, Step, Trainer
 
@@ -103,6 +106,16 @@ def test_a_finished_run_goes_on_for_more_epochs() -> None:
 def test_r8_threads_change_no_bit(model: str) -> None:
     serial = trained(small(model, threads=1))
     assert trained(small(model, threads=4)) == serial
+
+
+def test_r8_shared_memory_and_fused_operators_change_no_bit() -> None:
+    settings = small("nin-digits", epochs=1)
+    want = trained(settings)
+    with (
+        mock.patch.object(training, "fuse", lambda graph, keep: graph),
+        mock.patch.object(base, "share_memory", lambda plan, keep: plan),
+    ):
+        assert trained(settings) == want
 
 
 def test_dp_09_evaluations_do_not_shift_the_masks() -> None:

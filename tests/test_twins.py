@@ -1,15 +1,12 @@
-"""One suite for both twins of the loops: the plain one (`py`) and the compiled one (`cy`).
+"""One suite for both twins of the loops over windows, and of the generator.
 
-`cy` is skipped only where PURINE_REF_FAST is 0 or nothing was built; never where it is 1.
+Those over channels and elements are in `test_twins_channels.py`, what is refused in `test_twins_refusals.py`.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
-import os
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,36 +22,31 @@ from twin_cases import (
     Array,
     Case,
     assert_same,
+    columns_of,
     convolutions,
+    elements,
     expected_average_pool,
     expected_average_pool_scatter,
     expected_col2im,
     expected_im2col,
     expected_max_pool,
     expected_philox,
+    expected_unfold,
     lay_out,
     philox_block,
     pools,
+    room,
 )
+from twins import compiled, twin
 
-NAMES = "im2col col2im max_pool max_pool_scatter average_pool average_pool_scatter window_sum philox".split()
+NAMES = list(select("0").__all__)
 NO_PADS = ((0, 0), (0, 0))
-
-
-def compiled() -> ModuleType:
-    """The compiled twin, or a skip that says why there is none."""
-    setting = os.environ.get("PURINE_REF_FAST", "auto")
-    if setting == "0":
-        pytest.skip("PURINE_REF_FAST=0 asks for the plain loops alone")
-    if setting == "auto" and importlib.util.find_spec("purine_ref._fast._loops") is None:
-        pytest.skip("the compiled loops are not built; run python setup.py build_ext --inplace")
-    return select("1")
 
 
 @pytest.fixture(scope="module", params=["py", "cy"])
 def loops(request: pytest.FixtureRequest) -> ModuleType:
     """Each twin in turn."""
-    return select("0") if request.param == "py" else compiled()
+    return twin(request.param)
 
 
 # The loops.
@@ -74,6 +66,60 @@ def test_col2im_adds_overlaps_in_kernel_order(loops: ModuleType, case: Case) -> 
     cols = case.array((*case.shape[:2], *case.kernel, *case.size))
     got = loops.col2im(cols, case.shape, case.kernel, case.stride, case.pads, case.dilation)
     assert_same(got, expected_col2im(case, cols))
+
+
+@given(convolutions(), st.booleans(), st.floats(0, 1), st.floats(0, 1))
+def test_unfold_gives_any_rows_of_patches(
+    loops: ModuleType, case: Case, special: bool, begin: float, part: float
+) -> None:
+    x = case.array(case.shape, special)
+    before, want = x.copy(), expected_unfold(case, x)
+    first = int(begin * len(want))
+    out = np.full((int(part * (len(want) - first)), want.shape[1]), 7, x.dtype)
+    loops.unfold(x, *case.taps, first, out)
+    assert_same(out, want[first : first + len(out)])
+    np.testing.assert_array_equal(x, before)
+
+
+@given(convolutions(), st.booleans())
+def test_fold_adds_overlaps_in_kernel_order(loops: ModuleType, case: Case, special: bool) -> None:
+    shape = case.shape[0] * case.size[0] * case.size[1], case.kernel[0] * case.kernel[1] * case.shape[1]
+    rows = elements(np.random.default_rng(case.seed), shape, case.dtype, special)
+    dx = room(case.shape, case.dtype, case.layout)
+    with np.errstate(all="raise"):
+        loops.fold(rows, dx, *case.taps)
+    cols = columns_of(case, rows)
+    with np.errstate(invalid="ignore"):
+        assert_same(np.ascontiguousarray(dx), expected_col2im(case, cols))
+    assert_same(np.ascontiguousarray(dx), loops.col2im(cols, case.shape, *case.taps))
+
+
+@given(pools(), convolutions(), LAYOUTS, st.booleans())
+def test_results_are_the_same_wherever_they_are_written(
+    loops: ModuleType, pool: Case, conv: Case, layout: str, special: bool
+) -> None:
+    x, dy = pool.array(pool.shape, special), pool.array((*pool.shape[:2], *pool.size), special)
+    image, cols = conv.array(conv.shape, special), conv.array((*conv.shape[:2], *conv.kernel, *conv.size))
+    y, index = loops.max_pool(x, *pool.windows, pool.size)
+    outs = room(y.shape, y.dtype, layout), room(index.shape, index.dtype, layout)
+    got = loops.max_pool(x, *pool.windows, pool.size, out=outs)
+    assert got[0] is outs[0]
+    assert got[1] is outs[1]
+    assert_same(np.ascontiguousarray(outs[0]), y)
+    assert_same(np.ascontiguousarray(outs[1]), index)
+    calls = [
+        (loops.max_pool_scatter, (dy, outs[1], pool.shape)),
+        (loops.average_pool, (x, *pool.windows, pool.size, "padded")),
+        (loops.average_pool_scatter, (dy, pool.shape, *pool.windows, "valid")),
+        (loops.im2col, (image, *conv.taps)),
+        (loops.col2im, (cols, conv.shape, *conv.taps)),
+        (loops.window_sum, (x, 3)),
+    ]
+    for loop, arguments in calls:
+        want = loop(*arguments)
+        out = room(want.shape, want.dtype, layout)
+        assert loop(*arguments, out=out) is out
+        assert_same(np.ascontiguousarray(out), want)
 
 
 @given(pools(), st.booleans())
@@ -215,68 +261,6 @@ def test_philox_hashes_names_by_fnv_1a(loops: ModuleType) -> None:
     """The published FNV-1a values of "" and "foobar", so that the names' hash rests on more than this file."""
     for name, value in (("", 0xCBF29CE484222325), ("foobar", 0x85944171F73967E8)):
         assert loops.philox(9, name, 4, 0, 4).tolist() == philox_block([0, 4, 0, 0], [9, value])
-
-
-# What is refused.
-
-X = np.zeros((2, 3, 4, 5))
-POOL: dict[str, Any] = {"kernel": (2, 3), "stride": (1, 2), "pads": NO_PADS, "size": (3, 2)}
-CONV: dict[str, Any] = {"kernel": (2, 3), "stride": (1, 2), "pads": NO_PADS, "dilation": (1, 1)}
-COLS, INDEX = np.zeros((2, 3, 2, 3, 3, 2)), np.zeros(X.shape, np.int64)
-PLACED: dict[str, Any] = {"dy": X, "index": INDEX, "shape": X.shape}
-SPREAD: dict[str, Any] = {"dy": X, "shape": X.shape, "count": "valid"} | {
-    "kernel": (1, 1),
-    "stride": (1, 1),
-    "pads": NO_PADS,
-}
-DRAW: dict[str, Any] = {"seed": 1, "stream": "s", "iteration": 0, "start": 0, "count": 4}
-MISSED = r"expected at least one window, each with an element of the image of"
-REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("im2col", CONV | {"x": X[0]}, r"x: expected 4 axes of float32 or float64, got shape \(3, 4, 5\) of float64; .*"),
-    ("im2col", CONV | {"x": X.astype(int)}, r"x: expected 4 axes .*, got shape \(2, 3, 4, 5\) of int64; .* first"),
-    ("im2col", CONV | {"x": X.astype(">f8")}, r"x: expected 4 axes .*, got shape \(2, 3, 4, 5\) of >f8; .* first"),
-    ("im2col", CONV | {"x": X, "kernel": (5, 3)}, r"axis 2: expected a kernel extent of at most the padded 4, got 5"),
-    ("im2col", CONV | {"x": X, "dilation": (1, 3)}, r"axis 3: expected a kernel extent of at most .* 5, got 7"),
-    ("im2col", CONV | {"x": X, "kernel": (0, 3)}, r"kernel: expected at least 1 per axis, got \(0, 3\)"),
-    ("im2col", CONV | {"x": X, "stride": (1, 0)}, r"stride: expected at least 1 per axis, got \(1, 0\)"),
-    ("im2col", CONV | {"x": X, "dilation": (0, 1)}, r"dilation: expected at least 1 per axis, got \(0, 1\)"),
-    ("im2col", CONV | {"x": X, "pads": ((0, 0), (0, -1))}, r"pads: expected 0 or more on every side, got .*-1\)\)"),
-    ("col2im", CONV | {"cols": X, "shape": X.shape}, r"cols: expected 6 axes of .*, got shape \(2, 3, 4, 5\) of .*"),
-    ("col2im", CONV | {"cols": COLS[..., 1:], "shape": X.shape}, r"cols: expected shape \(2, 3, 2, 3, 3, 2\), got .*"),
-    (
-        "max_pool",
-        POOL | {"x": X, "pads": ((2, 0), (0, 0))},
-        rf"axis 2: {MISSED} 4; got 3 .* ending before 0, .*",
-    ),
-    ("max_pool", POOL | {"x": X, "size": (3, 4)}, rf"axis 3: {MISSED} 5; got 4 windows, .*, the last starting at 6"),
-    ("max_pool", POOL | {"x": X, "size": (0, 2)}, rf"axis 2: {MISSED} 4; got 0 windows, .*"),
-    ("max_pool_scatter", PLACED | {"index": X}, r"index: expected int64 of shape \(2, 3, 4, 5\), got float64 .*"),
-    ("max_pool_scatter", PLACED | {"index": INDEX[:, :2]}, r"index: expected int64 of .*, got int64 of .* 2, 4, 5\)"),
-    ("max_pool_scatter", PLACED | {"index": INDEX - 1}, r"index: expected 0 to 19, got -1 to -1"),
-    ("max_pool_scatter", PLACED | {"index": INDEX + 20}, r"index: expected 0 to 19, got 20 to 20"),
-    ("max_pool_scatter", PLACED | {"shape": (2, 4, 4, 5)}, r"shape: expected 4 axes that start with \(2, 3\), got .*"),
-    ("average_pool", POOL | {"x": X, "count": "all"}, r"count: expected 'padded' or 'valid', got 'all'"),
-    ("average_pool", POOL | {"x": X, "count": "valid", "size": (5, 2)}, rf"axis 2: {MISSED} 4; got 5 windows, .*"),
-    ("average_pool_scatter", SPREAD | {"count": "none"}, r"count: expected 'padded' or 'valid', got 'none'"),
-    ("average_pool_scatter", SPREAD | {"shape": (2, 5, 4, 5)}, r"dy: expected shape \(2, 5, 4, 5\), got .*"),
-    ("average_pool_scatter", SPREAD | {"shape": (2, 3, 3, 5)}, rf"axis 2: {MISSED} 3; got 4 windows, .*"),
-    ("window_sum", {"x": X, "n": 6}, r"window n: expected an odd number of channels, at least 1, got 6"),
-    ("window_sum", {"x": X, "n": -1}, r"window n: expected an odd number of channels, at least 1, got -1"),
-    ("window_sum", {"x": X[0, 0, 0], "n": 3}, r"x: expected 2 axes of .*, got shape \(5,\) of float64; .*"),
-    ("philox", DRAW | {"start": -1}, r"philox: expected elements from 0 to 2\*\*66 - 1, got 4 from -1"),
-    ("philox", DRAW | {"start": 2**66 - 3}, r"philox: expected elements from 0 to 2\*\*66 - 1, got 4 from 7\d+"),
-    ("philox", DRAW | {"count": -1}, r"philox: expected elements from 0 to 2\*\*66 - 1, got -1 from 0"),
-    ("philox", DRAW | {"iteration": -1}, r"philox: expected an iteration from 0 to 2\*\*64 - 1, got -1"),
-    ("philox", DRAW | {"iteration": 2**64}, r"philox: expected an iteration from 0 to 2\*\*64 - 1, got 1\d+"),
-]
-
-
-@pytest.mark.parametrize(("name", "arguments", "message"), REFUSED)
-def test_arguments_that_make_no_sense_are_refused(
-    loops: ModuleType, name: str, arguments: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ValueError, match=f"^{message}$"):
-        getattr(loops, name)(**arguments)
 
 
 # Twin against twin.

@@ -36,32 +36,63 @@ class Case:
     def array(self, shape: tuple[int, ...], special: bool = False) -> Array:
         """Random elements in this case's layout; `special` ones hold ties, NaN, infinities and zeros of both signs."""
         rng = np.random.default_rng(self.seed)
-        values = rng.standard_normal(shape)
-        if special:
-            values = rng.choice(SPECIAL, shape, p=[0.06, 0.3] + [0.64 / 6] * 6)
-        return lay_out(values.astype(self.dtype), self.layout)
+        return lay_out(elements(rng, shape, self.dtype, special), self.layout)
+
+    @property
+    def taps(self) -> tuple[Pair, Pair, tuple[Pair, Pair], Pair]:
+        """The arguments of a convolution's window."""
+        return self.kernel, self.stride, self.pads, self.dilation
+
+    @property
+    def windows(self) -> tuple[Pair, Pair, tuple[Pair, Pair]]:
+        """The arguments of a pooling window."""
+        return self.kernel, self.stride, self.pads
 
 
 UNEVEN = Case((2, 3, 4, 7), (3, 4), (2, 3), ((0, 2), (1, 2)), (1, 1), (2, 3), "float32", "contiguous", 11)
 """A pool whose last windows lie on more end padding than there is begin padding."""
 
 
+def elements(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, special: bool = False) -> Array:
+    """Random elements; `special` ones hold ties, NaN, infinities and zeros of both signs."""
+    if special:
+        return rng.choice(SPECIAL, shape, p=[0.06, 0.3] + [0.64 / 6] * 6).astype(dtype)
+    return rng.standard_normal(shape).astype(dtype)
+
+
 def lay_out(array: Array, layout: str) -> Array:
     """The same elements with other strides, and read-only, so that no loop may rely on either."""
+    view = room(array.shape, array.dtype, layout)
+    view[...] = array
+    view.flags.writeable = False
+    return view
+
+
+def room(shape: tuple[int, ...], dtype: Any, layout: str) -> Array:
+    """An array of sevens to be written to, in some order of memory.
+
+    "pixels" is channels-last, "planes" and "channels" are slices of the channels of a larger array, in C order and in
+    channels-last.
+    """
+    front, wide, back = shape[:1], (shape[1] + 3,) if len(shape) > 1 else (), shape[2:]
+    forth = (0, len(shape) - 1, *range(1, len(shape) - 1)) if len(shape) > 1 else (0,)
     if layout == "reversed":
-        array = np.ascontiguousarray(np.flip(array))[(slice(None, None, -1),) * array.ndim]
-    elif layout == "transposed":
-        array = np.ascontiguousarray(array.T).T
-    elif layout == "sliced":
-        wide = np.full([2 * length + 1 for length in array.shape], 7, array.dtype)
-        view = wide[tuple(slice(1, None, 2) for _ in array.shape)]
-        view[...] = array
-        array = view
-    array.flags.writeable = False
-    return array
+        return np.full(shape, 7, dtype)[(slice(None, None, -1),) * len(shape)]
+    if layout == "transposed":
+        return np.full(shape[::-1], 7, dtype).T
+    if layout == "sliced":
+        return np.full([2 * length + 1 for length in shape], 7, dtype)[(slice(1, None, 2),) * len(shape)]
+    if layout == "pixels":
+        return np.full((*front, *back, *shape[1:2]), 7, dtype).transpose(forth)
+    if layout == "channels" and wide:
+        return np.full((*front, *back, *wide), 7, dtype).transpose(forth)[:, 2 : 2 + shape[1]]
+    if layout == "planes" and wide:
+        return np.full((*front, *wide, *back), 7, dtype)[:, 2 : 2 + shape[1]]
+    return np.full(shape, 7, dtype)
 
 
-LAYOUTS = st.sampled_from(["contiguous", "reversed", "transposed", "sliced"])
+LAYOUT_NAMES = ["contiguous", "pixels", "channels", "planes", "reversed", "transposed", "sliced"]
+LAYOUTS = st.sampled_from(LAYOUT_NAMES)
 DTYPES = st.sampled_from(["float32", "float64"])
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -121,6 +152,22 @@ def expected_col2im(case: Case, cols: Array) -> Array:
         if at is not None:
             x[(n, c, *at)] += cols[n, c, p, q, i, j]
     return x
+
+
+def expected_unfold(case: Case, x: Array) -> Array:
+    """`unfold`, all rows, element by element."""
+    images, channels = case.shape[:2]
+    rows = np.full((images, *case.size, *case.kernel, channels), 7, x.dtype)
+    for n, i, j, p, q, c in np.ndindex(rows.shape):
+        at = place(case, p, q, i, j)
+        rows[n, i, j, p, q, c] = 0 if at is None else x[(n, c, *at)]
+    return rows.reshape(images * case.size[0] * case.size[1], case.kernel[0] * case.kernel[1] * channels)
+
+
+def columns_of(case: Case, rows: Array) -> Array:
+    """The matrix of rows in the order of `im2col`, (N, C, kh, kw, oh, ow)."""
+    patches = rows.reshape(case.shape[0], *case.size, *case.kernel, case.shape[1])
+    return np.ascontiguousarray(patches.transpose(0, 5, 3, 4, 1, 2))
 
 
 def window(case: Case, i: int, j: int) -> list[Pair]:

@@ -1,9 +1,10 @@
 """The hot loops in two spellings, and which of them this process uses.
 
-There are four pairs: `loops.py` and `_loops.pyx`, over the elements of arrays, `tracker.py` and `_tracker.pyx`, over
-the edges of graphs, `judge.py` and `_judge.pyx`, over the events of traces, and `lines.py` and `_lines.pyx`, over the
-lines that hold them. The first of a pair is the plain twin, the second the compiled one; names, signatures, errors and
-bits are the same. The environment variable PURINE_REF_FAST decides once, at import, for all of them together:
+There are four pairs: `loops.py` and `_loops.pyx`, over the elements of arrays, each with the files that it names,
+`tracker.py` and `_tracker.pyx`, over the edges of graphs, `judge.py` and `_judge.pyx`, over the events of traces, and
+`lines.py` and `_lines.pyx`, over the lines that hold them. The first of a pair is the plain twin, the second the
+compiled one; names, signatures, errors and bits are the same. The environment variable PURINE_REF_FAST decides once, at
+import, for all of them together:
 
 - `auto` (or not set): the compiled twins if they were built, else the plain ones;
 - `1`: the compiled twins, or ImportError;

@@ -1,23 +1,37 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """The compiled twins of `loops.py`: the same names, signatures, errors, and bits, hence the same order of additions.
 
-Each public function checks and allocates, then hands contiguous memory to an inner loop that runs without the
-interpreter's lock. `loops.py` documents what each one computes. Built by `setup.py`, which forbids the compiler to
-fuse or reorder floating-point operations; `__init__.py` decides whether this module is used.
+Each public function checks, finds the memory to read and write, and hands it to an inner loop that runs without the
+interpreter's lock. `loops.py` and the files that it names document what each one computes; here, the same files end in
+`.pxi`, and are parts of this one module. Built by `setup.py`, which forbids the compiler to fuse or reorder
+floating-point operations; `__init__.py` decides whether this module is used.
+
+Most loops have two spellings, by the order of memory: *by planes*, where the elements of an image's row are adjacent
+(C order), and *by pixels*, where a pixel's channels are (channels-last). The innermost loop runs over what is adjacent,
+and the first output decides. An array that has neither order, or another than the output, is copied first.
 """
 
-from libc.stdint cimport int64_t, uint64_t
+from cython cimport view
+from libc.math cimport sqrt, sqrtf
+from libc.stdint cimport int32_t, int64_t, uint64_t
+from libc.string cimport memcpy, memset
 
 import numpy as np
 
 from purine_ref._fast.geometry import (
+    FLOATS,
     convolved_size,
     divisors,
     philox_key,
     philox_range,
+    require_alike,
     require_array,
+    require_bias,
     require_channels,
     require_index,
+    require_out,
+    require_places,
+    require_rows,
     require_shape,
     require_windows,
 )
@@ -34,12 +48,30 @@ cdef extern from *:
     #else
     #define purine_high_word(a, b) ((uint64_t)(((unsigned __int128)(a) * (b)) >> 64))
     #endif
+
+    /* A function of this type is compiled twice, for vectors of 16 and of 32 bytes, and the loader takes what the
+       processor has. Both give the same bits: no operation is fused or reordered, there are only more at a time. */
+    #if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__GLIBC__)
+    #define purine_vectorised __attribute__((target_clones("avx2", "default"))) void
+    #else
+    #define purine_vectorised void
+    #endif
+
+    #if defined(__GNUC__)
+    #define purine_prefetch(address) __builtin_prefetch(address)
+    #else
+    #define purine_prefetch(address) ((void)(address))
+    #endif
     """
     uint64_t purine_high_word(uint64_t a, uint64_t b) nogil
+    void purine_prefetch(const void* address) nogil
+    ctypedef void vectorised "purine_vectorised"
 
 ctypedef fused real:
     float
     double
+
+DEF BLOCK = 64  # elements at a time whose intermediate results stay in registers or the nearest cache
 
 cdef struct Axis:
     # One spatial axis: the image's length, and how windows lie on it.
@@ -51,132 +83,10 @@ cdef struct Axis:
     Py_ssize_t size
 
 cdef struct Range:
-    # The windows first <= i < stop, of which window 0 would touch the element `offset`.
+    # Of windows or of kernel positions, those first <= i < stop. What `offset` is, the function says.
     Py_ssize_t first
     Py_ssize_t stop
     Py_ssize_t offset
-
-
-def im2col(x, kernel, stride, pads, dilation):
-    """x (N, C, H, W) -> cols (N, C, kh, kw, oh, ow). Raises ValueError; see the plain twin."""
-    require_array(x, "x", 4)
-    size = convolved_size(x.shape[2:], kernel, stride, pads, dilation)
-    cols = np.zeros(x.shape[:2] + tuple(kernel) + size, x.dtype)
-    cdef Axis rows = _axis(0, x.shape, kernel, stride, pads, dilation, size)
-    cdef Axis columns = _axis(1, x.shape, kernel, stride, pads, dilation, size)
-    x = np.ascontiguousarray(x)
-    if x.dtype == np.float32:
-        _gather[float](x, cols, rows, columns)
-    else:
-        _gather[double](x, cols, rows, columns)
-    return cols
-
-
-def col2im(cols, shape, kernel, stride, pads, dilation):
-    """cols (N, C, kh, kw, oh, ow) -> x of `shape` (N, C, H, W). Raises ValueError; see the plain twin."""
-    require_array(cols, "cols", 6)
-    size = convolved_size((shape[2], shape[3]), kernel, stride, pads, dilation)
-    require_shape(cols, "cols", (*shape[:2], *kernel, *size))
-    x = np.zeros(shape, cols.dtype)
-    cdef Axis rows = _axis(0, shape, kernel, stride, pads, dilation, size)
-    cdef Axis columns = _axis(1, shape, kernel, stride, pads, dilation, size)
-    cols = np.ascontiguousarray(cols)
-    if cols.dtype == np.float32:
-        _scatter[float](cols, x, rows, columns)
-    else:
-        _scatter[double](cols, x, rows, columns)
-    return x
-
-
-def max_pool(x, kernel, stride, pads, size):
-    """x (N, C, H, W) -> y, index (N, C, oh, ow). Raises ValueError; see the plain twin."""
-    require_array(x, "x", 4)
-    require_windows(x.shape[2:], kernel, stride, pads, size)
-    y = np.empty((*x.shape[:2], *size), x.dtype)
-    index = np.empty(y.shape, np.int64)
-    cdef Axis rows = _axis(0, x.shape, kernel, stride, pads, (1, 1), size)
-    cdef Axis columns = _axis(1, x.shape, kernel, stride, pads, (1, 1), size)
-    x = np.ascontiguousarray(x)
-    if x.dtype == np.float32:
-        _maximum[float](x, y, index, rows, columns)
-    else:
-        _maximum[double](x, y, index, rows, columns)
-    return y, index
-
-
-def max_pool_scatter(dy, index, shape):
-    """dy, index (N, C, oh, ow) -> dx of `shape` (N, C, H, W). Raises ValueError; see the plain twin."""
-    require_array(dy, "dy", 4)
-    require_index(index, dy.shape, shape)
-    dx = np.zeros(shape, dy.dtype)
-    planes, area, windows = shape[0] * shape[1], shape[2] * shape[3], dy.shape[2] * dy.shape[3]
-    flat = np.ascontiguousarray(dy).reshape(planes, windows)
-    places = np.ascontiguousarray(index).reshape(planes, windows)
-    if dy.dtype == np.float32:
-        _scatter_at[float](flat, places, dx.reshape(planes, area))
-    else:
-        _scatter_at[double](flat, places, dx.reshape(planes, area))
-    return dx
-
-
-def average_pool(x, kernel, stride, pads, size, count):
-    """x (N, C, H, W) -> y (N, C, oh, ow). Raises ValueError; see the plain twin."""
-    require_array(x, "x", 4)
-    require_windows(x.shape[2:], kernel, stride, pads, size)
-    divisor = divisors(x.shape[2:], kernel, stride, pads, size, count).astype(x.dtype)
-    y = np.zeros((*x.shape[:2], *size), x.dtype)
-    cdef Axis rows = _axis(0, x.shape, kernel, stride, pads, (1, 1), size)
-    cdef Axis columns = _axis(1, x.shape, kernel, stride, pads, (1, 1), size)
-    x = np.ascontiguousarray(x)
-    if x.dtype == np.float32:
-        _sum_windows[float](x, y, rows, columns)
-    else:
-        _sum_windows[double](x, y, rows, columns)
-    with np.errstate(all="ignore"):
-        y /= divisor
-    return y
-
-
-def average_pool_scatter(dy, shape, kernel, stride, pads, count):
-    """dy (N, C, oh, ow) -> dx of `shape` (N, C, H, W). Raises ValueError; see the plain twin."""
-    require_array(dy, "dy", 4)
-    require_shape(dy, "dy", (*shape[:2], *dy.shape[2:]))
-    lengths, size = (shape[2], shape[3]), dy.shape[2:]
-    require_windows(lengths, kernel, stride, pads, size)
-    divisor = divisors(lengths, kernel, stride, pads, size, count).astype(dy.dtype)
-    dx = np.zeros(shape, dy.dtype)
-    cdef Axis rows = _axis(0, shape, kernel, stride, pads, (1, 1), size)
-    cdef Axis columns = _axis(1, shape, kernel, stride, pads, (1, 1), size)
-    with np.errstate(all="ignore"):
-        share = np.ascontiguousarray(dy) / divisor
-    if dy.dtype == np.float32:
-        _spread_windows[float](share, dx, rows, columns)
-    else:
-        _spread_windows[double](share, dx, rows, columns)
-    return dx
-
-
-def window_sum(x, n):
-    """x (N, C, ...) -> y of the same shape. Raises ValueError; see the plain twin."""
-    require_channels(x, n)
-    y = np.zeros(x.shape, x.dtype)
-    cdef Py_ssize_t reach = min(n // 2, max(x.shape[1] - 1, 0))
-    flat_shape = (x.shape[0], x.shape[1], int(np.prod(x.shape[2:])))
-    flat = np.ascontiguousarray(x).reshape(flat_shape)
-    if x.dtype == np.float32:
-        _sum_channels[float](flat, y.reshape(flat_shape), reach)
-    else:
-        _sum_channels[double](flat, y.reshape(flat_shape), reach)
-    return y
-
-
-def philox(seed, stream, iteration, start, count):
-    """Elements start to start + count - 1 of a keyed sequence, uint64. Raises ValueError; see the plain twin."""
-    iteration, block, skip, count = philox_range(iteration, start, count)
-    low, high = philox_key(seed, stream)
-    words = np.empty(count, np.uint64)
-    _philox(words, block, skip, iteration, low, high)
-    return words
 
 
 cdef Axis _axis(int which, shape, kernel, stride, pads, dilation, size) except *:
@@ -190,8 +100,8 @@ cdef Axis _axis(int which, shape, kernel, stride, pads, dilation, size) except *
     return axis
 
 
-cdef Range _meet(Axis axis, Py_ssize_t position) noexcept nogil:
-    # The windows whose kernel position lies on the image: 0 <= i stride + offset < length.
+cdef inline Range _meet(Axis axis, Py_ssize_t position) noexcept nogil:
+    # The windows whose kernel position lies on the image, 0 <= i stride + offset < length; window 0 touches `offset`.
     cdef Range found
     found.offset = position * axis.dilation - axis.pad
     found.first = 0 if found.offset >= 0 else (-found.offset - 1) // axis.stride + 1
@@ -200,134 +110,101 @@ cdef Range _meet(Axis axis, Py_ssize_t position) noexcept nogil:
     return found
 
 
-cdef void _gather(
-    const real[:, :, :, ::1] x, real[:, :, :, :, :, ::1] cols, Axis rows, Axis columns
-) noexcept nogil:
-    cdef Py_ssize_t n, c, p, q, i, j, row
-    cdef Range down, across
-    for n in range(x.shape[0]):
-        for c in range(x.shape[1]):
-            for p in range(rows.kernel):
-                down = _meet(rows, p)
-                for q in range(columns.kernel):
-                    across = _meet(columns, q)
-                    for i in range(down.first, down.stop):
-                        row = i * rows.stride + down.offset
-                        for j in range(across.first, across.stop):
-                            cols[n, c, p, q, i, j] = x[n, c, row, j * columns.stride + across.offset]
+cdef inline Range _inside(Axis axis, Py_ssize_t window) noexcept nogil:
+    # The kernel positions of a window that lie on the image, 0 <= p dilation + offset < length.
+    cdef Range found
+    found.offset = window * axis.stride - axis.pad
+    found.first, found.stop = max(0, -found.offset), axis.length - found.offset
+    if axis.dilation != 1:  # dividing takes a while
+        found.first = (found.first + axis.dilation - 1) // axis.dilation
+        found.stop = 0 if found.stop <= 0 else (found.stop - 1) // axis.dilation + 1
+    found.stop = max(found.first, min(found.stop, axis.kernel))
+    return found
 
 
-cdef void _scatter(
-    const real[:, :, :, :, :, ::1] cols, real[:, :, :, ::1] x, Axis rows, Axis columns
-) noexcept nogil:
-    cdef Py_ssize_t n, c, p, q, i, j, row
-    cdef Range down, across
-    for n in range(x.shape[0]):
-        for c in range(x.shape[1]):
-            for p in range(rows.kernel):
-                down = _meet(rows, p)
-                for q in range(columns.kernel):
-                    across = _meet(columns, q)
-                    for i in range(down.first, down.stop):
-                        row = i * rows.stride + down.offset
-                        for j in range(across.first, across.stop):
-                            x[n, c, row, j * columns.stride + across.offset] += cols[n, c, p, q, i, j]
+# How arrays are seen. An array in loop order has its adjacent elements on the last axis.
 
 
-cdef void _maximum(
-    const real[:, :, :, ::1] x, real[:, :, :, ::1] y, int64_t[:, :, :, ::1] index, Axis rows, Axis columns
-) noexcept nogil:
-    cdef Py_ssize_t n, c, i, j, row, column, top, left
-    cdef int64_t place
-    cdef real best, candidate
-    for n in range(x.shape[0]):
-        for c in range(x.shape[1]):
-            for i in range(rows.size):
-                top = max(i * rows.stride - rows.pad, 0)
-                for j in range(columns.size):
-                    left = max(j * columns.stride - columns.pad, 0)
-                    best, place = x[n, c, top, left], top * columns.length + left
-                    for row in range(top, min(i * rows.stride - rows.pad + rows.kernel, rows.length)):
-                        for column in range(left, min(j * columns.stride - columns.pad + columns.kernel, columns.length)):
-                            candidate = x[n, c, row, column]
-                            # Only a NaN differs from itself; the first one stays.
-                            if candidate > best or (candidate != candidate and best == best):
-                                best, place = candidate, row * columns.length + column
-                    y[n, c, i, j], index[n, c, i, j] = best, place
+cdef bint _by_pixels(array) except -1:
+    # Whether the channels of (N, C, ...) are adjacent.
+    return array.shape[1] > 1 and array.strides[1] == array.itemsize
 
 
-cdef void _scatter_at(const real[:, ::1] dy, const int64_t[:, ::1] index, real[:, ::1] dx) noexcept nogil:
-    cdef Py_ssize_t plane, k
-    for plane in range(dy.shape[0]):
-        for k in range(dy.shape[1]):
-            dx[plane, index[plane, k]] += dy[plane, k]
+cdef _image(array, bint pixels):
+    # (N, C, H, W) in loop order: (N, H, W, C) or (N, C, H, W).
+    return array.transpose(0, 2, 3, 1) if pixels else array
 
 
-cdef void _sum_windows(const real[:, :, :, ::1] x, real[:, :, :, ::1] y, Axis rows, Axis columns) noexcept nogil:
-    # Windows are innermost: the additions of one window, in its order, need not wait for each other's latency.
-    cdef Py_ssize_t n, c, p, q, i, j, row
-    cdef Range down, across
-    for n in range(x.shape[0]):
-        for c in range(x.shape[1]):
-            for p in range(rows.kernel):
-                down = _meet(rows, p)
-                for q in range(columns.kernel):
-                    across = _meet(columns, q)
-                    for i in range(down.first, down.stop):
-                        row = i * rows.stride + down.offset
-                        for j in range(across.first, across.stop):
-                            y[n, c, i, j] += x[n, c, row, j * columns.stride + across.offset]
+cdef _sheet(array, bint pixels):
+    # (N, C, ...) in loop order with the image's elements on one axis: (N, M, C) or (N, C, M). May be a copy.
+    if array.ndim == 4 and pixels:
+        shape = array.shape
+        return array.transpose(0, 2, 3, 1).reshape(shape[0], shape[2] * shape[3], shape[1])
+    if array.ndim == 2:
+        return array[:, None, :] if pixels else array[:, :, None]
+    if pixels:
+        array = array.transpose(0, *range(2, array.ndim), 1)
+        return array.reshape(array.shape[0], _count(array.shape[1 : array.ndim - 1]), array.shape[array.ndim - 1])
+    return array.reshape(array.shape[0], array.shape[1], _count(array.shape[2:]))
 
 
-cdef void _spread_windows(
-    const real[:, :, :, ::1] share, real[:, :, :, ::1] dx, Axis rows, Axis columns
-) noexcept nogil:
-    cdef Py_ssize_t n, c, p, q, i, j, row
-    cdef Range down, across
-    for n in range(dx.shape[0]):
-        for c in range(dx.shape[1]):
-            for p in range(rows.kernel):
-                down = _meet(rows, p)
-                for q in range(columns.kernel):
-                    across = _meet(columns, q)
-                    for i in range(down.first, down.stop):
-                        row = i * rows.stride + down.offset
-                        for j in range(across.first, across.stop):
-                            dx[n, c, row, j * columns.stride + across.offset] += share[n, c, i, j]
+cdef Py_ssize_t _count(shape) except -1:
+    cdef Py_ssize_t count = 1
+    for length in shape:
+        count *= length
+    return count
 
 
-cdef void _sum_channels(const real[:, :, ::1] x, real[:, :, ::1] y, Py_ssize_t reach) noexcept nogil:
-    cdef Py_ssize_t n, c, k, m
-    for n in range(x.shape[0]):
-        for c in range(x.shape[1]):
-            for k in range(max(c - reach, 0), min(c + reach + 1, x.shape[1])):
-                for m in range(x.shape[2]):
-                    y[n, c, m] += x[n, k, m]
+cdef bint _adjacent(array) except -1:
+    cdef Py_ssize_t last = array.ndim - 1
+    return array.shape[last] <= 1 or array.strides[last] == array.itemsize
 
 
-cdef void _philox(
-    uint64_t[::1] words, uint64_t block, int skip, uint64_t iteration, uint64_t low, uint64_t high
-) noexcept nogil:
-    cdef uint64_t[4] word
-    cdef Py_ssize_t i = 0, k
-    while i < words.shape[0]:
-        _philox_block(word, block, iteration, low, high)
-        for k in range(skip, min(4, skip + words.shape[0] - i)):
-            words[i] = word[k]
-            i += 1
-        block, skip = block + 1, 0
+cdef _source(array):
+    # To read: the array, or a copy, with adjacent elements on its last axis.
+    return array if _adjacent(array) else np.ascontiguousarray(array)
 
 
-cdef void _philox_block(
-    uint64_t* word, uint64_t block, uint64_t iteration, uint64_t low, uint64_t high
-) noexcept nogil:
-    # Philox 4x64 with ten rounds (Salmon et al. 2011); all arithmetic is modulo 2**64.
-    cdef uint64_t first = 0xD2E7470EE14C6C93ULL, second = 0xCA5A826395121157ULL
-    cdef uint64_t w0 = block, w1 = iteration, w2 = 0, w3 = 0, left, right
-    cdef int round_
-    for round_ in range(10):
-        left, right = purine_high_word(first, w0), purine_high_word(second, w2)
-        w0, w1, w2, w3 = right ^ w1 ^ low, second * w2, left ^ w3 ^ high, first * w0
-        low += 0x9E3779B97F4A7C15ULL
-        high += 0xBB67AE8584CAA73BULL
-    word[0], word[1], word[2], word[3] = w0, w1, w2, w3
+cdef bint _is_view(array, out) except -1:
+    # Whether an array that was made from `out` is a view of it, and not a copy: numpy names the owner of the memory.
+    base = array.base
+    return array is out or (base is not None and (base is out or base is out.base))
+
+
+cdef _target(array, out):
+    # To write, with adjacent elements on the last axis: the array if it is a view of `out`, else memory of its own,
+    # from which `_settle` brings the result.
+    if _adjacent(array) and _is_view(array, out):
+        return array
+    return np.empty(array.shape, array.dtype)
+
+
+cdef int _settle(out, bint pixels, target) except -1:
+    # Put into `out` what was written to `target`, unless it is there.
+    if not _is_view(target, out):
+        moved = out.transpose(0, *range(2, out.ndim), 1) if pixels else out
+        moved[...] = target.reshape(moved.shape)
+    return 0
+
+
+cdef int _require_alike(dict arrays, dict outputs) except -1:
+    # `require_alike`, but that nothing is called where all is well: small arrays are handled in little time.
+    first = None
+    for array in arrays.values():
+        if first is None:
+            first = array
+            right = first.dtype in FLOATS
+        right = right and array.shape == first.shape and array.dtype is first.dtype
+    for array in outputs.values():
+        right = right and array.shape == first.shape and array.dtype is first.dtype and array.flags.writeable
+    if not right:
+        require_alike(arrays, outputs)
+    return 0
+
+
+include "_patches.pxi"
+include "_pools.pxi"
+include "_channels.pxi"
+include "_normalization.pxi"
+include "_elements.pxi"
+include "_draws.pxi"

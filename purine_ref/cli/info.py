@@ -15,8 +15,9 @@ from rich.table import Table
 from purine_ref import _fast
 from purine_ref.cli.report import CODES, json_option, output, seed_option, write_json
 from purine_ref.conformance import place_names, scheme_forms
-from purine_ref.devices import device_for
+from purine_ref.devices import device_for, kernel_set
 from purine_ref.devices.cpu import blas_threads, limit_blas
+from purine_ref.devices.kernels import KERNEL_SETS
 from purine_ref.models import MODELS
 from purine_ref.tensor import Location
 
@@ -56,6 +57,7 @@ def gather() -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "loops": "compiled" if _fast.FAST else "plain",
         "devices": [device_for(Location()).name],
+        "kernels": [f"{name} (default)" if name == kernel_set() else name for name in KERNEL_SETS],
         "blas": [f"{name}: {count} threads, held to {after[name]}" for name, count in before.items()] or ["unknown"],
         "models": list(MODELS),
         "schemes": list(scheme_forms()),

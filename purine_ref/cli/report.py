@@ -15,6 +15,9 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from purine_ref.devices import default_kernels, kernel_set
+from purine_ref.devices.kernels import KERNEL_SETS
+
 CODES = {"pass": 0, "fail": 1, "unknown": 2}
 """Exit codes by verdict."""
 
@@ -64,6 +67,19 @@ def seed_option(function: F) -> F:
 def json_option(function: F) -> F:
     """`--json FILE`."""
     return output_file("--json", "json_file", help="Write one JSON object there; - is the output.")(function)
+
+
+def kernels_option(function: F) -> F:
+    """`--kernels NAME`: the kernel set of every CPU device that the command makes."""
+
+    def choose(context: click.Context, _: click.Parameter, name: str) -> None:
+        """Have it until the command ends."""
+        context.with_resource(default_kernels(name))
+
+    return click.option(
+        "--kernels", type=click.Choice(list(KERNEL_SETS)), default=kernel_set(), show_default=True,
+        callback=choose, expose_value=False, help="The kernel set that computes.",
+    )(function)  # fmt: skip
 
 
 def number(value: float | None) -> float | None:

@@ -12,7 +12,18 @@ from rich.console import Console
 from rich.progress import Progress, TaskID
 
 from purine_ref import snapshot as snapshots
-from purine_ref.cli.report import CODES, json_option, number, output, output_file, progress_bar, seed_option, write_json
+from purine_ref.cli.report import (
+    CODES,
+    json_option,
+    kernels_option,
+    number,
+    output,
+    output_file,
+    progress_bar,
+    seed_option,
+    write_json,
+)
+from purine_ref.devices import kernel_set
 from purine_ref.training import DEFAULTS, Evaluation, Settings, Step, Trainer
 
 EPILOG = """\b
@@ -32,6 +43,7 @@ Examples:
 @click.option("--dtype", type=click.Choice(["float32", "float64"]))
 @output_file("--save", help="Write a snapshot there after every epoch and at the end.")
 @click.option("--resume", type=click.Path(exists=True, dir_okay=False), help="Go on from that snapshot.")
+@kernels_option
 @seed_option
 @json_option
 def train(
@@ -110,5 +122,6 @@ def _facts(
         "lr": settings.lr,
         "dtype": settings.dtype,
         "threads": settings.threads,
+        "kernels": kernel_set(),
         "history": history,
     }

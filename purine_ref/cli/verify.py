@@ -16,6 +16,7 @@ from purine_ref.cli.jobs import DEFAULT_MODELS, DTYPES, STEPS, Job, Wishes, repl
 from purine_ref.cli.report import (
     CODES,
     json_option,
+    kernels_option,
     output,
     output_file,
     progress_bar,
@@ -35,6 +36,7 @@ from purine_ref.conformance import (
     replay_failure,
     scheme_forms,
 )
+from purine_ref.devices import kernel_set
 from purine_ref.models import MODELS
 
 EPILOG = """\b
@@ -72,6 +74,7 @@ def parse_schemes(_: click.Context, parameter: click.Parameter, texts: Sequence[
               help="Run what that file holds: recorded schedules, or a failing example.")  # fmt: skip
 @click.option("--explore", is_flag=True,
               help="Run all schedules that could differ of small networks, or of a --model.")  # fmt: skip
+@kernels_option
 @seed_option
 @json_option
 def verify(record: str | None, replay: str | None, explore: bool, json_file: str | None, **wishes: Any) -> int:
@@ -103,6 +106,7 @@ def verify(record: str | None, replay: str | None, explore: bool, json_file: str
         "seconds": time.perf_counter() - start,
         "seed": wishes["seed"],
         "batch": wishes["batch"],
+        "kernels": kernel_set(),
         "schemes": [as_json(row) for row in rows],
     }
     write_json(json_file, "verify", verdict, facts)

@@ -20,12 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from purine_ref.devices.cpu import CpuKernels
+from purine_ref.devices import device_for
 from purine_ref.errors import GraphError
 from purine_ref.graph import Blob, Graph, Op, View
 from purine_ref.operation import Array, Box, Call, Kernels, Kinks, RunKey
 from purine_ref.ops.shape import Movement
 from purine_ref.rounding import UNITS, ordered_sum
+from purine_ref.tensor import Location
 from purine_ref.traversal import topological_order
 
 _STATE = 1
@@ -97,7 +98,7 @@ def spread(
     they take half of the memory. `kernels` compute, by default a CPU's. Raises GraphError when a source blob is
     missing, NotImplementedError for an operation without rules.
     """
-    walk = _Walk(graph, kernels or CpuKernels(key), decided or {}, undecided or {}, keep_values)
+    walk = _Walk(graph, kernels or device_for(Location()).kernels(key), decided or {}, undecided or {}, keep_values)
     walk.start(feeds)
     with np.errstate(all="ignore"):  # overflow and NaN are values
         for op in topological_order(graph):

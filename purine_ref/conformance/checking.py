@@ -22,7 +22,7 @@ from purine_ref.conformance.networks import places, refiners, require_fit, seria
 from purine_ref.conformance.running import open_session
 from purine_ref.conformance.session import Session, part_of
 from purine_ref.conformance.verify import comparable
-from purine_ref.devices import CpuDevice
+from purine_ref.devices import CpuDevice, kernel_set
 from purine_ref.errors import GraphError, OperatorError, Refused
 from purine_ref.executors import Executor, Serial
 from purine_ref.graph import Graph
@@ -120,7 +120,8 @@ def require_places(example: Example, parts: Sequence[Refiner]) -> None:
 
 def _run(example: Example, graph: Graph, composed: Composed, judging: Judging) -> Verdict:
     seed = example.feeding.seed
-    with Serial(graph, seed=seed) as serial, Serial(composed, seed=seed, devices=lambda _: CpuDevice()) as reference:
+    one = CpuDevice(kernel_set())
+    with Serial(graph, seed=seed) as serial, Serial(composed, seed=seed, devices=lambda _: one) as reference:
         try:
             session = open_session(example, graph, composed)
         except Refused as error:

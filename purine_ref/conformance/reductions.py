@@ -17,7 +17,7 @@ from purine_ref.conformance.examples import PHASES, Division, Example, Layer
 from purine_ref.conformance.networks import composed_graph, network_graph, refiner, serial_graph
 from purine_ref.conformance.running import schedule_string
 from purine_ref.conformance.schedules import decode, encode
-from purine_ref.devices import CpuDevice
+from purine_ref.devices import CpuDevice, kernel_set
 from purine_ref.errors import GraphError
 from purine_ref.plan import prepare
 
@@ -239,7 +239,7 @@ def simpler_schedule(example: Example, verdict: Verdict) -> Iterator[Example]:
     if not text:
         return
     try:
-        plan = prepare(composed_graph(example), lambda _: CpuDevice())
+        plan = prepare(composed_graph(example), lambda _: CpuDevice(kernel_set()))
     except GraphError:
         return
     pinned = schedule_string(plan, text)

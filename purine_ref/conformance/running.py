@@ -11,7 +11,7 @@ from typing import Any
 from purine_ref.conformance.examples import Example
 from purine_ref.conformance.schedules import VERSION, order_of, pct_schedule, random_schedule, ranked_schedule
 from purine_ref.conformance.session import Session
-from purine_ref.devices import Device, device_for
+from purine_ref.devices import Device, device_for, kernel_set
 from purine_ref.devices.virtual import VirtualMachine
 from purine_ref.errors import GraphError, Refused
 from purine_ref.executors import Executor, Observer, Serial, Threaded
@@ -58,7 +58,7 @@ def open_session(example: Example, serial: Graph, composed: Composed) -> Session
     machine = None
     devices: Callable[[Location], Device] = device_for
     if any(device >= 0 for _, device in example.composition.places):
-        machine = VirtualMachine(seed=example.feeding.seed, longest_delay=running.delay * 1e-6)
+        machine = VirtualMachine(seed=example.feeding.seed, longest_delay=running.delay * 1e-6, kernels=kernel_set())
         devices = machine.device
     options: dict[str, Any] = {"seed": example.feeding.seed, "devices": devices}
     if running.executor != "serial":

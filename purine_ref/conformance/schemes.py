@@ -14,7 +14,7 @@ from typing import Any
 
 from purine_ref.conformance.schedules import replay_order
 from purine_ref.conformance.session import Session
-from purine_ref.devices import Device, device_for
+from purine_ref.devices import Device, device_for, kernel_set
 from purine_ref.devices.virtual import VirtualMachine, virtual_locations
 from purine_ref.errors import GraphError
 from purine_ref.executors import Executor, Observer, Serial, Threaded
@@ -245,7 +245,7 @@ def _plain(graph: Graph, how: Running) -> Opened:
 
 
 def _virtual(graph: Graph, how: Running) -> Opened:
-    machine = VirtualMachine(seed=how.seed)
+    machine = VirtualMachine(seed=how.seed, kernels=kernel_set())
     return Opened(_executor(graph, how, machine.device), lambda: machine.races, machine.close)
 
 

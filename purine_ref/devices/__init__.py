@@ -6,16 +6,26 @@ against the contract `Device`; a new device adds the loops of `Kernels`, never a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
-from purine_ref.devices.cpu import CpuDevice
+from purine_ref.devices.cpu import CpuDevice, cpu_devices, require_cpu
 from purine_ref.devices.work import Event, UpstreamFailed, Work
-from purine_ref.errors import GraphError
 from purine_ref.operation import Array, Kernels, RunKey
 from purine_ref.tensor import Location, Tensor
 
-__all__ = ["CpuDevice", "Device", "Event", "UpstreamFailed", "Work", "device_for"]
+__all__ = [
+    "CpuDevice",
+    "Device",
+    "Event",
+    "UpstreamFailed",
+    "Work",
+    "cpu_devices",
+    "default_kernels",
+    "device_for",
+    "kernel_set",
+]
 
 
 class Device(Protocol):
@@ -24,8 +34,14 @@ class Device(Protocol):
     name: str
     asynchronous: bool
 
-    def allocate(self, tensor: Tensor, name: str = "") -> Array:
-        """A zeroed array for `tensor` in this device's memory, C-contiguous, for the blob of that name."""
+    def allocate(self, tensor: Tensor, name: str = "", *, row_major: bool = False) -> Array:
+        """A zeroed array for `tensor` in this device's memory, in the order of `arrange`, for the blob of that name."""
+
+    def arrange(self, flat: Array, tensor: Tensor, *, row_major: bool = False) -> Array:
+        """The flat array in the shape of `tensor`: in this device's memory order, or in C order where `row_major`."""
+
+    def reorders(self, tensor: Tensor) -> bool:
+        """Whether this device's memory order for `tensor` is another than C order, so that no reshape is a view."""
 
     def kernels(self, key: RunKey) -> Kernels:
         """The vocabulary for one run, whose random operations are keyed by `key`."""
@@ -40,11 +56,31 @@ class Device(Protocol):
         """Wait for all that was submitted; returns what failed."""
 
 
-_CPU = CpuDevice()
+_cpu = CpuDevice()
 
 
 def device_for(location: Location) -> Device:
     """The device at `location`. Raises GraphError where this build has none."""
-    if location.is_cpu:
-        return _CPU
-    raise GraphError(f"no device at {location}: only CPUs (device below 0) are available here; place it on a CPU")
+    return require_cpu(_cpu, location)
+
+
+def kernel_set() -> str:
+    """The name of the kernel set that `device_for` gives."""
+    return _cpu.kernel_set
+
+
+@contextmanager
+def default_kernels(name: str | None, threads: int = 1) -> Iterator[None]:
+    """Within this context `device_for` finds a CPU with that kernel set and so many threads; None changes nothing.
+
+    It is for commands, which run one thing in a process: libraries give executors the `cpu_devices` that they want.
+    Raises GraphError for a set that is not there.
+    """
+    global _cpu
+    before = _cpu
+    if name is not None:
+        _cpu = CpuDevice(name, threads)
+    try:
+        yield
+    finally:
+        _cpu = before

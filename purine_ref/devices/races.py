@@ -60,7 +60,7 @@ class RaceDetector:
     ) -> None:
         """Record the accesses of one piece of work, number `number` in its queue, and find its races."""
         for array, is_write in [*((array, False) for array in reads), *((array, True) for array in writes)]:
-            root = _root(array)
+            root = root_of(array)
             earlier = self._accesses.setdefault(id(root), [])
             access = _Access(array, work, queue, number, is_write)
             for other in earlier:
@@ -82,7 +82,8 @@ def _known(other: _Access, work: str, clock: Clock) -> bool:
     return other.queue == "host" or other.work == work or clock.get(other.queue, 0) >= other.number
 
 
-def _root(array: Array) -> Array:
+def root_of(array: Array) -> Array:
+    """The array whose memory this one is a view of."""
     while array.base is not None:
         array = array.base
     return array

@@ -15,8 +15,9 @@ import random
 import threading
 from collections.abc import Sequence
 
-from purine_ref.devices.cpu import CpuDevice, quiet
-from purine_ref.devices.races import Race, RaceDetector
+from purine_ref.devices.cpu import CpuDevice
+from purine_ref.devices.helpers import quiet
+from purine_ref.devices.races import Race, RaceDetector, root_of
 from purine_ref.devices.work import Event, UpstreamFailed, Work, noted
 from purine_ref.errors import GraphError
 from purine_ref.operation import Array
@@ -52,9 +53,11 @@ class VirtualEvent:
 
 
 class VirtualMachine:
-    """A CPU and virtual devices. `device` is an executor's `devices`; `seed` fixes the delays."""
+    """A CPU and virtual devices. `device` is an executor's `devices`; `seed` fixes the delays; `kernels` names the
+    kernel set of all."""
 
-    def __init__(self, *, seed: int = 0, longest_delay: float = LONGEST_DELAY) -> None:
+    def __init__(self, *, seed: int = 0, longest_delay: float = LONGEST_DELAY, kernels: str = "numpy") -> None:
+        self._kernels = kernels
         self._seed = seed
         self._longest = longest_delay
         self._lock = threading.Lock()
@@ -73,7 +76,7 @@ class VirtualMachine:
     def device(self, location: Location) -> VirtualDevice:
         """The device at a location; the CPU is one too, whose work is done when it is submitted."""
         with self._lock:
-            return self._devices.setdefault(location, VirtualDevice(self, location))
+            return self._devices.setdefault(location, VirtualDevice(self, location, self._kernels))
 
     def close(self) -> None:
         """End all queues, after what was submitted to them."""
@@ -84,9 +87,10 @@ class VirtualMachine:
 
     def own(self, array: Array, tensor: Tensor, name: str) -> None:
         """Say whose memory an array is, and which blob's."""
+        root = root_of(array)
         with self._lock:
-            self._owner[id(array)] = (array, tensor.location)
-            self._detector.name(array, repr(name))
+            self._owner[id(root)] = (root, tensor.location)
+            self._detector.name(root, repr(name))
 
     def admit(self, work: Work) -> VirtualEvent:
         """Give work its number and clock, and check its accesses. Raises GraphError for memory of another place."""
@@ -127,10 +131,7 @@ class VirtualMachine:
         if work.moves:
             return
         for array in (*work.reads, *work.writes):
-            root = array
-            while root.base is not None:
-                root = root.base
-            _, owner = self._owner.get(id(root), (None, work.location))
+            _, owner = self._owner.get(id(root_of(array)), (None, work.location))
             if owner != work.location:
                 where = f"operator {work.name!r} at {work.location}"
                 raise GraphError(f"{where} touches memory of {owner}: a copy is missing")
@@ -141,14 +142,15 @@ class VirtualDevice(CpuDevice):
 
     asynchronous = True
 
-    def __init__(self, machine: VirtualMachine, location: Location) -> None:
+    def __init__(self, machine: VirtualMachine, location: Location, kernels: str) -> None:
+        super().__init__(kernels)
         self._machine = machine
         self._location = location
         self.name = f"virtual {location}"
 
-    def allocate(self, tensor: Tensor, name: str = "") -> Array:
+    def allocate(self, tensor: Tensor, name: str = "", *, row_major: bool = False) -> Array:
         """A zeroed array in this device's memory, for the blob `name`."""
-        array = super().allocate(tensor, name)
+        array = super().allocate(tensor, name, row_major=row_major)
         self._machine.own(array, tensor.at(self._location), name)
         return array
 

@@ -18,7 +18,7 @@ import os
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Protocol, Self
@@ -30,9 +30,11 @@ from purine_ref.executors.failures import one_error, tidy
 from purine_ref.executors.memory import Binding, Memory
 from purine_ref.executors.observer import Observer, notify
 from purine_ref.graph import Blob, Graph, Op
+from purine_ref.lifetimes import share_memory
 from purine_ref.operation import Array, Kernels, RunKey
 from purine_ref.plan import Plan, prepare
 from purine_ref.schedule import Schedule
+from purine_ref.sharing import check_sharing
 from purine_ref.tensor import Location
 from purine_ref.transports import Transport
 
@@ -71,7 +73,10 @@ class Executor(ABC):
 
     `memory` holds the persistent blobs; give one memory to several executors to share these by name. `observer` sees
     operators start and end. `transport` leads to the other ranks, where the graph is one rank's; it may be replaced
-    between runs, and whoever made it closes it. Use the executor as a context manager, or call `close`. Raises what
+    between runs, and whoever made it closes it. With `reuse`, blobs that live at different times share memory, where
+    the graph orders them; then only those in `keep` are sure to be there for `fetch` after a run, beside persistent
+    blobs and those that no operator writes. `computing` is what each thread computes, where executors make up another
+    one and share it. Use the executor as a context manager, or call `close`. Raises what
     `prepare` raises.
     """
 
@@ -84,10 +89,17 @@ class Executor(ABC):
         observer: Observer | None = None,
         devices: Callable[[Location], Device] = device_for,
         transport: Transport | None = None,
+        reuse: bool = False,
+        keep: Iterable[str] = (),
+        computing: dict[int, Op | Several] | None = None,
     ) -> None:
         limit_blas()
         self.graph = graph
         self.plan = prepare(graph, devices)
+        if reuse:
+            kept = tuple(keep)
+            self.plan = share_memory(self.plan, kept)
+            check_sharing(self.plan, kept)
         self.memory = memory if memory is not None else Memory()
         self.seed = seed
         self.iteration = 0
@@ -96,7 +108,7 @@ class Executor(ABC):
         self._additive = _additive(self.plan)
         self._guard = threading.Lock()
         self._run: Run | None = None
-        self._computing: dict[int, Op | Several] = {}
+        self._computing = {} if computing is None else computing
         self._pid = os.getpid()
         self._clock = time.perf_counter
         self._binding: Binding | None = self._bind(devices)

@@ -18,6 +18,7 @@ from typing import Any
 from purine_ref._fast import Calls
 from purine_ref.devices import Device, Event, Work
 from purine_ref.errors import GraphError, ShapeError
+from purine_ref.executors.ground import Ground
 from purine_ref.graph import Blob, Graph, Op, View
 from purine_ref.operation import Array, Kernels, RunKey
 from purine_ref.plan import Plan
@@ -71,16 +72,22 @@ class Memory:
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards the dictionary while executors bind to it
         self._slots: dict[str, tuple[Tensor, Lasting]] = {}
+        self._unbound: set[str] = set()  # names that were put and that no executor has bound
 
-    def slot(self, blob: Blob, device: Device, seed: int) -> Lasting:
+    def slot(self, blob: Blob, device: Device, seed: int, row_major: bool = False) -> Lasting:
         """The slot of a persistent blob; a new one holds its initial value, or zeros.
 
+        Its array is in the device's memory order, or once an executor needs it so in C order (`row_major`).
         Raises ShapeError when the name is held already with another shape, dtype or place.
         """
         with self._lock:
             if blob.name not in self._slots:
-                self._slots[blob.name] = (blob.tensor, Lasting(_initial(blob, device, seed)))
+                self._slots[blob.name] = (blob.tensor, Lasting(_initial(blob, device, seed, row_major)))
             tensor, slot = self._slots[blob.name]
+            if tensor == blob.tensor and (blob.name in self._unbound or (row_major and not _in_order(slot.array))):
+                held, slot.array = slot.array, _allocate(blob, device, row_major)
+                slot.array[...] = held
+            self._unbound.discard(blob.name)
         if tensor != blob.tensor:
             raise ShapeError(
                 f"blob {blob.name!r} of graph {blob.graph.name!r} is {blob.tensor} at {blob.location}, but the memory "
@@ -99,6 +106,7 @@ class Memory:
             if name in self._slots:
                 raise ShapeError(f"blob {name!r} is held already: restore values before executors bind to the memory")
             self._slots[name] = (tensor, Lasting(array.copy()))
+            self._unbound.add(name)
 
     def swap(self, current: Blob, following: Blob) -> None:
         """Exchange the arrays of two blobs that are held (rule R6)."""
@@ -106,12 +114,23 @@ class Memory:
         a.array, b.array = b.array, a.array
 
 
-def _initial(blob: Blob, device: Device, seed: int) -> Array:
-    array = device.allocate(blob.tensor, blob.name)
+def _initial(blob: Blob, device: Device, seed: int, row_major: bool) -> Array:
+    array = _allocate(blob, device, row_major)
     operation = blob.graph.initial.get(blob.name)
     if operation is not None:
         operation.compute(device.kernels(RunKey(seed)), (), (array,))
     return array
+
+
+def _allocate(blob: Blob, device: Device, row_major: bool) -> Array:
+    """A new array for a blob; the keyword is left out where it says nothing, for devices that know it not."""
+    if row_major:
+        return device.allocate(blob.tensor, blob.name, row_major=True)
+    return device.allocate(blob.tensor, blob.name)
+
+
+def _in_order(array: Array) -> bool:
+    return bool(array.flags.c_contiguous)
 
 
 Compute = Callable[[Kernels, Sequence[Array], Sequence[Array]], None]
@@ -132,7 +151,8 @@ class Binding:
         self._devices = {location: devices(location) for location in set(locations)}
         numbers = {location: number for number, location in enumerate(self._devices)}
         self._number = {id(location): numbers[location] for location in locations}
-        self._places = _bind_blobs(plan, memory, self._devices, seed)
+        self._ground = Ground(plan, self._devices)
+        self._places = _bind_blobs(plan, memory, self._devices, self._ground, seed)
         self._staging: list[tuple[int, int, int, Array]] = []  # (blob, operator, output, array) of later producers
         self._lasting: list[tuple[list[Array], list[Place]]] = []  # edges' arrays that a swap may change, and whence
         self._compute: dict[int, Compute] = {}  # by operation: operators that share one share its bound method too
@@ -168,7 +188,9 @@ class Binding:
         """The first edge writes the blob itself; each later one a buffer of its own, to be added in its turn."""
         if blob.producers[0] == (op, slot):
             return self._places[blob.index]
-        staging = self._devices[blob.location].allocate(blob.tensor, f"{blob.name} (contribution)")
+        staging = self._ground.array(blob, (op.index, slot))
+        if staging is None:
+            staging = self._devices[blob.location].allocate(blob.tensor, f"{blob.name} (contribution)")
         self._staging.append((blob.index, op.index, slot, staging))
         return (staging,)
 
@@ -247,6 +269,8 @@ class Binding:
 
     def read(self, blob: Blob) -> Array:
         """A copy of a blob's array. Raises GraphError when its memory was given to another blob's value (rule R5)."""
+        if blob in self.plan.lost and self.plan.sharing is not None:
+            raise GraphError(f"blob {blob.name!r} was overwritten: to fetch it, name it in keep= of the executor")
         if blob in self.plan.lost:
             raise GraphError(f"blob {blob.name!r} was overwritten in place: fetch what overwrote it, or give it memory")
         return _array(self._places[blob.index]).copy()
@@ -289,17 +313,22 @@ def _locations(graph: Graph) -> list[Location]:
     return list({id(location): location for location in mentioned}.values())
 
 
-def _bind_blobs(plan: Plan, memory: Memory, devices: dict[Location, Device], seed: int) -> list[Place]:
-    """A place for every blob: persistent ones from `memory`, views into their parents, the rest new."""
+def _bind_blobs(
+    plan: Plan, memory: Memory, devices: dict[Location, Device], ground: Ground, seed: int
+) -> list[Place]:
+    """A place for every blob: persistent ones from `memory`, views into their parents, the rest new or shared."""
     device = {id(location): devices[location] for location in _locations(plan.graph)}
     places: list[Any] = [None] * len(plan.graph.blobs)
     for blob in _as_written(plan):
         if blob in plan.views or places[blob.index] is not None:
             continue
+        row_major = blob in plan.row_major
         if blob.persistent:
-            places[blob.index] = memory.slot(blob, devices[blob.location], seed)
-        else:
-            places[blob.index] = (device[id(blob.tensor.location)].allocate(blob.tensor, blob.name),)
+            places[blob.index] = memory.slot(blob, devices[blob.location], seed, row_major)
+            continue
+        shared = ground.array(blob)
+        own = device[id(blob.tensor.location)]
+        places[blob.index] = (_allocate(blob, own, row_major) if shared is None else shared,)
     for blob in plan.views:
         chain = [blob]
         while places[chain[-1].index] is None:

@@ -8,7 +8,7 @@ them all; then, and whenever iterations do not rise, the next run gets a new hub
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from purine_ref.devices import Device
@@ -44,6 +44,8 @@ class Ranks(Executor):
         order: Sequence[str] | None = None,
         ranks: Sequence[float] | None = None,
         early: int = EARLY,
+        reuse: bool = False,
+        keep: Iterable[str] = (),
         **keywords: Any,
     ) -> None:
         self._make = executor
@@ -51,6 +53,7 @@ class Ranks(Executor):
         self._order = order
         self._ranks = ranks
         self._early = early
+        self._reuse, self._keep = reuse, tuple(keep)  # for each rank's part
         self._hub: Hub | None = None
         self._last = -1  # the iteration of the last run over the hub
         self._parts: list[Executor] = []
@@ -73,11 +76,13 @@ class Ranks(Executor):
             require_one_each(self.plan, "ranks", self._ranks)
         observer = None if self._observer is None else OperatorsOnly(self._observer)
         shared = {"seed": self.seed, "memory": self.memory, "observer": observer, "devices": devices}
+        shared["computing"] = self._computing  # operators of all ranks belong to this executor
         try:
             for rank in range(world(self.graph)):
                 local = local_graph(self.graph, rank)
-                self._parts.append(self._make(local, **shared, **self._options, **self._priorities(local)))
-                self._parts[-1]._computing = self._computing  # operators of all ranks belong to this executor
+                keep = [name for name in self._keep if self.graph[name].location.rank == rank]
+                own = {"reuse": self._reuse, "keep": keep, **self._priorities(local)}
+                self._parts.append(self._make(local, **shared, **self._options, **own))
         except BaseException:
             for part in self._parts:
                 part.close()

@@ -11,6 +11,7 @@ from purine_ref.ops.arithmetic import Mean, Mul, Scale, Sum, WeightedSum
 from purine_ref.ops.convolution import Conv2d, Conv2dDataGradient, Conv2dWeightGradient
 from purine_ref.ops.cross_entropy import SoftmaxCrossEntropy, SoftmaxCrossEntropyGradient
 from purine_ref.ops.dropout import Dropout
+from purine_ref.ops.fused import BiasReLU, BiasReLUGradient
 from purine_ref.ops.global_pooling import GlobalAveragePool2d, GlobalAveragePool2dGradient
 from purine_ref.ops.linear import Bias, BiasGradient, Linear, LinearDataGradient, LinearWeightGradient
 from purine_ref.ops.loss import SquaredError, SquaredErrorGradient
@@ -32,6 +33,8 @@ __all__ = [
     "Bernoulli",
     "Bias",
     "BiasGradient",
+    "BiasReLU",
+    "BiasReLUGradient",
     "BroadcastTo",
     "Concat",
     "Constant",

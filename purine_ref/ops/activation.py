@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from purine_ref.operation import Array, Call, Cost, Kernels, Kinks, Operation, Wiring, traffic
 from purine_ref.ops.elementwise import ElementwiseOperation
+from purine_ref.ops.sharing import in_pieces
 from purine_ref.rounding import FUNCTION, KAPPA, roundings
 from purine_ref.tensor import Tensor
 
@@ -46,6 +47,8 @@ class ReLU(_Activation):
     x and y: any shape, floating point. y = x where x > 0, 0 elsewhere (also for -0.0); NaN passes through.
     """
 
+    loops = frozenset({"relu"})
+
     @property
     def exact(self) -> bool:
         """Exact: it only selects."""
@@ -54,7 +57,8 @@ class ReLU(_Activation):
     def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """Select."""
         # Not maximum(x, 0): which zero that gives for -0.0 depends on the vector unit.
-        outputs[0][...] = kernels.xp.where(inputs[0] <= 0, 0, inputs[0])
+        (x,), (y,) = inputs, outputs
+        in_pieces(kernels, x, lambda part: kernels.relu(x[part], y[part]))
 
     def gradient(self, wiring: Wiring) -> None:
         """{ dy, y } >> ReLUGradient >> { dx }"""
@@ -81,6 +85,7 @@ class ReLUGradient(_ActivationGradient):
     All of one shape. dx = 0 where y <= 0, dy elsewhere: the derivative at 0 is 0, and where y is NaN dy passes.
     """
 
+    loops = frozenset({"relu_gradient"})
     selectors = frozenset({1})
 
     @property
@@ -90,8 +95,9 @@ class ReLUGradient(_ActivationGradient):
 
     def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """Select by the sign of y."""
-        dy, y = inputs
-        outputs[0][...] = kernels.xp.where(y <= 0, 0, dy)
+        (dy, y), (dx,) = inputs, outputs
+        y = y if y.dtype == dy.dtype else y.astype(dy.dtype)  # bounds are in float64, by a float32 run's decisions
+        in_pieces(kernels, dy, lambda part: kernels.relu_gradient(dy[part], y[part], dx[part]))
 
     def bound(self, call: Call) -> tuple[Array, ...]:
         """Nothing is rounded."""

@@ -1,27 +1,22 @@
 """Two-dimensional convolution (cross-correlation, NCHW) and its two gradients.
 
-All three are matrix products over `cols`, the patches that the kernel sees, one column per output pixel. Products are
-taken image by image, so the bits of an image do not depend on the batch that it is in. Each class states every
+All three are matrix products over the patches that the kernel sees; how these are laid out and cut is the business of
+the device's kernel set (`purine_ref.devices.kernels`, of which `plain` is the one to read). Each class states every
 attribute it needs, so that an operation can be written to a file and read back on its own.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from purine_ref.operation import Array, Axis, Call, Cost, Kernels, Operation, Wiring, traffic
+from purine_ref.operation import Array, Axis, Call, Cost, Kernels, Operation, Window, Wiring, traffic
 from purine_ref.ops.attributes import Pads, Pair, assign, integer, pad_pairs, pair
 from purine_ref.ops.axes import shape_of_part
 from purine_ref.ops.product import ProductOperation
 from purine_ref.ops.summing import Steps
 from purine_ref.tensor import Tensor, as_shape
-
-_BLOCK_BYTES = 1 << 20
-"""Patches unfolded at a time, so that they are still in a cache when they are multiplied.
-
-Of 256 KiB to 8 MiB this was fastest, or within a twentieth of it, for the layers of NIN and GoogLeNet."""
 
 
 def convolved_size(size: int, kernel: int, stride: int, pad: Pair, dilation: int) -> int:
@@ -42,6 +37,11 @@ class _Convolution(ProductOperation):
         axes = super().axes(inputs, outputs)
         return axes if self.groups == 1 else axes[:1]
 
+    @property
+    def _window(self) -> Window:
+        """The attributes as kernels take them; `_settle` has made pairs of them."""
+        return Window(self.stride, self.pads, self.dilation, self.groups)  # type: ignore[arg-type]
+
 
 @dataclass(frozen=True)
 class Conv2d(_Convolution):
@@ -60,7 +60,7 @@ class Conv2d(_Convolution):
     dilation: int | Pair = 1
     groups: int = 1
 
-    loops = frozenset({"im2col"})
+    loops = frozenset({"convolution"})
     equation = "nc,kc->nk"
 
     def __post_init__(self) -> None:
@@ -74,11 +74,8 @@ class Conv2d(_Convolution):
         return (Tensor(_output_shape(self, x.shape, weight.shape), x.dtype),)
 
     def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        """Each image: the matrix of weights times the matrix of patches."""
-        (x, weight), (y,) = inputs, outputs
-        rows = _grouped(kernels, weight, self.groups)
-        for images, cols in _patches(self, kernels, x, weight.shape[2:]):
-            y[images] = kernels.xp.matmul(rows, cols).reshape(y[images].shape)
+        """Products of patches and weights."""
+        kernels.convolution(*inputs, *outputs, self._window)
 
     def gradient(self, wiring: Wiring) -> None:
         """Conv2dDataGradient for x, Conv2dWeightGradient for weight."""
@@ -115,7 +112,7 @@ class Conv2dDataGradient(_Convolution):
     dilation: int | Pair = 1
     groups: int = 1
 
-    loops = frozenset({"col2im"})
+    loops = frozenset({"convolution_data"})
     equation = "nk,kc->nc"
 
     def __post_init__(self) -> None:
@@ -130,24 +127,16 @@ class Conv2dDataGradient(_Convolution):
         return (Tensor(self.shape, dy.dtype),)
 
     def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        """Each image: the transposed matrix of weights times dy gives the patches' gradients, which are added up."""
-        (dy, weight), (dx,) = inputs, outputs
-        columns = _grouped(kernels, weight, self.groups).swapaxes(1, 2)
-        patch = (self.shape[1], *weight.shape[2:], *dy.shape[2:])
-        for images in _blocks(dy.shape[0], math.prod(patch) * dy.itemsize):
-            cols = kernels.xp.matmul(columns, _grouped_pixels(kernels, dy[images], self.groups))
-            shape = dx[images].shape
-            cols = cols.reshape(shape[0], *patch)
-            dx[images] = kernels.col2im(cols, shape, patch[1:3], self.stride, self.pads, self.dilation)
+        """Products of dy and weights, added up where patches overlap."""
+        kernels.convolution_data(*inputs, *outputs, self._window)
 
     def cost(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Cost:
         """As many FLOPs as `Conv2d`; what `col2im` adds up is not counted again."""
         return _cost(inputs[0], inputs[1], inputs, outputs)
 
     def steps(self, call: Call) -> Steps:
-        """The matrix product over the output channels, then the additions of the patches that overlap."""
-        weight = call.inputs[1]
-        return Steps(inner=weight.shape[0] // self.groups + math.prod(weight.shape[2:]) - 1)
+        """The products over the output channels and the patches that overlap, as the kernel set adds them."""
+        return Steps(inner=call.kernels.convolution_data_terms(call.inputs[1].shape, self.groups))
 
     def part(self, axis: Axis, start: int, stop: int) -> Operation:
         """To the part of `shape`."""
@@ -160,7 +149,8 @@ class Conv2dWeightGradient(_Convolution):
 
     Shapes: dy (N, K, oh, ow), x (N, C, H, W), dweight (K, C/groups, kh, kw) with `kernel` = (kh, kw).
     Formula: dweight[k,c,a,b] = sum over n,i,j of dy[n,k,i,j] * x[n, c, i*stride + a*dilation - pad, ...].
-    Within an image the sum is a matrix product; over the images it runs in their order and in float64.
+    A few pixels' products are added in the dtype, in a matrix product, and such sums in float64, in a fixed order: how
+    many pixels that is, the kernel set says (`convolution_weight_terms`).
 
     Raises ShapeError unless dy is what `Conv2d` of these attributes makes of x.
     """
@@ -171,7 +161,7 @@ class Conv2dWeightGradient(_Convolution):
     dilation: int | Pair = 1
     groups: int = 1
 
-    loops = frozenset({"im2col"})
+    loops = frozenset({"convolution_weight"})
     equation = "nk,nc->kc"
 
     def __post_init__(self) -> None:
@@ -190,23 +180,17 @@ class Conv2dWeightGradient(_Convolution):
         return (Tensor(weight, dy.dtype),)
 
     def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        """Each image: dy times the transposed matrix of patches."""
-        (dy, x), (dweight,) = inputs, outputs
-        xp = kernels.xp
-        total = xp.zeros(_grouped_shape(dweight.shape, self.groups), dtype=xp.float64)
-        for images, cols in _patches(self, kernels, x, self.kernel):
-            for partial in xp.matmul(_grouped_pixels(kernels, dy[images], self.groups), cols.swapaxes(2, 3)):
-                total += partial
-        dweight[...] = total.reshape(dweight.shape)
+        """Products of dy and patches, added up over all pixels."""
+        kernels.convolution_weight(*inputs, *outputs, self._window)
 
     def cost(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Cost:
         """As many FLOPs as `Conv2d`; the sum over the images is not counted again."""
         return _cost(inputs[0], outputs[0], inputs, outputs)
 
     def steps(self, call: Call) -> Steps:
-        """The matrix product over an image's pixels, then the sum over the images, which is rounded at the end."""
-        dy = call.inputs[0]
-        return Steps(inner=math.prod(dy.shape[2:]), wide=dy.shape[0], final=1)
+        """The matrix products over pixels, then the sum of these, which is rounded at the end."""
+        inner, wide = call.kernels.convolution_weight_terms(call.inputs[0].shape)
+        return Steps(inner=inner, wide=wide, final=1)
 
 
 def _settle(operation: _Convolution, **attributes: object) -> None:
@@ -240,39 +224,6 @@ def _output_shape(op: _Convolution, x: tuple[int, ...], weight: tuple[int, ...])
 
 def _require_dy(op: _Convolution, dy: Tensor, shape: tuple[int, ...]) -> None:
     op.require(dy.shape == shape, f"dy of shape {shape}", dy.shape)
-
-
-def _grouped_shape(weight: tuple[int, ...], groups: int) -> tuple[int, ...]:
-    """(groups, K/groups, C/groups*kh*kw): the matrices of weights, one per group."""
-    return (groups, weight[0] // groups, math.prod(weight[1:]))
-
-
-def _grouped(kernels: Kernels, weight: Array, groups: int) -> Array:
-    # Matrices are in C order: strides would choose the order of the products' sums, and so their bits.
-    return kernels.xp.ascontiguousarray(weight).reshape(_grouped_shape(weight.shape, groups))
-
-
-def _grouped_pixels(kernels: Kernels, y: Array, groups: int) -> Array:
-    """(N, K, oh, ow) as (N, groups, K/groups, oh*ow), in C order."""
-    shape = (y.shape[0], groups, y.shape[1] // groups, math.prod(y.shape[2:]))
-    return kernels.xp.ascontiguousarray(y).reshape(shape)
-
-
-def _blocks(images: int, image_bytes: int) -> Iterator[slice]:
-    """Slices of the batch, each of about `_BLOCK_BYTES` of patches and of one image at least."""
-    step = max(1, _BLOCK_BYTES // max(1, image_bytes))
-    return (slice(start, min(start + step, images)) for start in range(0, images, step))
-
-
-def _patches(
-    op: Conv2d | Conv2dWeightGradient, kernels: Kernels, x: Array, kernel: tuple[int, ...] | int
-) -> Iterator[tuple[slice, Array]]:
-    """Images and their matrices of patches, (images, groups, C/groups*kh*kw, oh*ow)."""
-    kernel = pair(kernel, "kernel")
-    for images in _blocks(x.shape[0], math.prod(x.shape[1:]) * math.prod(kernel) * x.itemsize):
-        cols = kernels.im2col(x[images], kernel, op.stride, op.pads, op.dilation)
-        depth = x.shape[1] // op.groups * math.prod(kernel)
-        yield images, cols.reshape(cols.shape[0], op.groups, depth, math.prod(cols.shape[4:]))
 
 
 def _cost(y: Tensor, weight: Tensor, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Cost:

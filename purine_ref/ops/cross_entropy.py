@@ -17,6 +17,8 @@ from purine_ref.tensor import Tensor
 
 def check_labels(operation: Operation, xp: Any, label: Array, valid: Array, classes: int) -> None:
     """Raise OperatorError, naming the first, where a `valid` label is not one of 0..classes-1."""
+    if not (label.view(xp.uint64) >= classes).any():  # a label below 0 is a large one without its sign
+        return
     wrong = valid & ((label < 0) | (label >= classes))
     if wrong.any():
         first = tuple(int(i) for i in xp.argwhere(wrong)[0])
@@ -56,11 +58,15 @@ class _CrossEntropy(Loss):
         """(valid, rows, labels): which of all rows count, flat; those rows (M, K); and their labels (M,)."""
         valid = xp.ones(label.shape, bool) if self.ignore is None else label != self.ignore
         check_labels(self, xp, label, valid, logits.shape[1])
+        if self.ignore is None and logits.ndim == 2:
+            return valid, logits, label
         rows = xp.moveaxis(logits, 1, -1)[valid]
         return valid.reshape(-1), rows, label[valid]
 
     def _all_rows(self, xp: Any, rows: Array, valid: Array, label: Array) -> Array:
         """Rows (M, K) in the shape of the logits, with 0 for samples that do not count."""
+        if len(rows) == label.size and label.ndim == 1:
+            return rows
         every = xp.zeros((label.size, rows.shape[1]), xp.float64)
         every[valid] = rows
         return xp.moveaxis(every.reshape(*label.shape, rows.shape[1]), -1, 1)
@@ -87,7 +93,7 @@ class SoftmaxCrossEntropy(_CrossEntropy):
         xp = kernels.xp
         _, rows, labels = self._valid_rows(xp, *inputs)
         shifted, _, total = exponentials(self, xp, rows, 1)
-        losses = xp.log(total) - xp.take_along_axis(shifted, labels[:, None], axis=1)
+        losses = xp.log(total) - shifted[xp.arange(len(labels)), labels][:, None]
         outputs[0][...] = losses.sum() / self._divisor(len(labels))
 
     def gradient(self, wiring: Wiring) -> None:

@@ -9,6 +9,7 @@ from purine_ref.operation import Array, Call, Kernels, Wiring
 from purine_ref.ops.attributes import assign, choice, number
 from purine_ref.ops.elementwise import ElementwiseOperation
 from purine_ref.ops.exactness import keeps_exact, scaled_quantum
+from purine_ref.ops.sharing import in_pieces
 from purine_ref.rounding import multiple, roundings
 from purine_ref.tensor import Tensor
 
@@ -62,11 +63,19 @@ class Dropout(ElementwiseOperation):
         return (inputs[0],)
 
     def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        """Select by the mask, then scale; multiplying by the mask would turn a dropped infinity into NaN."""
-        x = inputs[0]
-        if self.train:
-            x = kernels.xp.where(inputs[1] != 0, x, 0)
-        kernels.xp.multiply(x, self.factor, out=outputs[0])
+        """Scale, then select by the mask; multiplying by the mask would turn a dropped infinity into NaN."""
+        xp, x, (y,) = kernels.xp, inputs[0], outputs
+
+        def drop(part: slice) -> None:
+            xp.multiply(x[part], self.factor, out=y[part])
+            xp.copyto(y[part], 0, where=inputs[1][part] == 0)
+
+        if not self.train:
+            xp.multiply(x, self.factor, out=y)
+        elif x.ndim:
+            in_pieces(kernels, x, drop)
+        else:
+            xp.multiply(xp.where(inputs[1] != 0, x, 0), self.factor, out=y)
 
     def gradient(self, wiring: Wiring) -> None:
         """{ dy, mask } >> Dropout >> { dx }, by the mask of this forward, not by a new one."""

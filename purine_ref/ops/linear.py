@@ -11,6 +11,7 @@ from purine_ref.ops.attributes import assign, integer
 from purine_ref.ops.axes import at, front_axis, shape_of_part
 from purine_ref.ops.product import ProductOperation
 from purine_ref.ops.shape import Identity
+from purine_ref.ops.sharing import MOST, in_pieces, summed_in_pieces
 from purine_ref.ops.summing import LinearOperation, Steps
 from purine_ref.rounding import roundings
 from purine_ref.tensor import Tensor, as_shape
@@ -38,7 +39,7 @@ class Linear(ProductOperation):
     def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """x times the transposed weight."""
         (x, weight), (y,) = inputs, outputs
-        y[...] = kernels.xp.matmul(_flat(kernels, x), _rows(kernels, weight).T)
+        _product(kernels, _flat(kernels, x), _rows(kernels, weight).T, y)
 
     def gradient(self, wiring: Wiring) -> None:
         """LinearDataGradient for x, LinearWeightGradient for weight."""
@@ -86,7 +87,7 @@ class LinearDataGradient(ProductOperation):
     def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """dy times weight."""
         (dy, weight), (dx,) = inputs, outputs
-        dx[...] = kernels.xp.matmul(_rows(kernels, dy), _rows(kernels, weight)).reshape(dx.shape)
+        _product(kernels, _rows(kernels, dy), _rows(kernels, weight), dx)
 
     def cost(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Cost:
         """As many FLOPs as `Linear`."""
@@ -127,7 +128,7 @@ class LinearWeightGradient(ProductOperation):
     def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """The transposed dy times x."""
         (dy, x), (dweight,) = inputs, outputs
-        dweight[...] = kernels.xp.matmul(_rows(kernels, dy).T, _flat(kernels, x))
+        _product(kernels, _rows(kernels, dy).T, _flat(kernels, x), dweight)
 
     def cost(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Cost:
         """As many FLOPs as `Linear`."""
@@ -173,9 +174,12 @@ class Bias(Operation):
     def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """x plus bias, spread along all other axes."""
         (x, bias), (y,) = inputs, outputs
-        spread = [1] * x.ndim
-        spread[self.axis] = bias.size
-        kernels.xp.add(x, bias.reshape(spread), out=y)
+        axis = self.axis % x.ndim
+        spread = bias.reshape(-1, *[1] * (x.ndim - axis - 1))
+        if axis == 0:
+            kernels.xp.add(x, spread, out=y)
+        else:
+            in_pieces(kernels, x, lambda part: kernels.xp.add(x[part], spread, out=y[part]))
 
     def gradient(self, wiring: Wiring) -> None:
         """The gradient of x is dy itself; `BiasGradient` for bias."""
@@ -206,12 +210,15 @@ class BiasGradient(LinearOperation):
     """{ dy } >> BiasGradient >> { dbias }
 
     Shapes: dy of any shape, dbias (C,) where C is the length of dy's `axis`.
-    Formula: dbias[c] = sum over all other axes of dy[..., c, ...], accumulated in float64.
+    Formula: dbias[c] = sum over all other axes of dy[..., c, ...], accumulated in float64, in the order of the loop
+    `bias_gradient` with the axis moved to be the second; of a large dy in some ranges of images, and then over these.
 
     Raises ShapeError unless dy has that axis.
     """
 
     axis: int = 1
+
+    loops = frozenset({"bias_gradient"})
 
     def __post_init__(self) -> None:
         assign(self, axis=_axis(self))
@@ -231,8 +238,11 @@ class BiasGradient(LinearOperation):
     def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """Sum over all axes but one."""
         (dy,), (dbias,) = inputs, outputs
-        others = tuple(axis for axis in range(dy.ndim) if axis != self.axis % dy.ndim)
-        dbias[...] = _rows(kernels, dy).sum(axis=others, dtype=kernels.xp.float64)
+        if dy.ndim == 1:
+            dy = dy[None]
+        elif self.axis != 1:
+            dy = kernels.xp.moveaxis(dy, self.axis, 1)
+        summed_in_pieces(kernels, dy, dbias, lambda part, total: kernels.bias_gradient(dy[part], total))
 
     def cost(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Cost:
         """An addition per element of dy."""
@@ -240,7 +250,7 @@ class BiasGradient(LinearOperation):
 
     def steps(self, call: Call) -> Steps:
         """The additions in float64, and the sum's rounding."""
-        return Steps(wide=call.inputs[0].size // max(call.outputs[0].size, 1), final=1)
+        return Steps(wide=call.inputs[0].size // max(call.outputs[0].size, 1) + MOST, final=1)
 
     def squared(self, call: Call, arrays: Sequence[Array]) -> Array:
         """The factors are 1."""
@@ -263,6 +273,14 @@ def _output_shape(op: Operation, x: tuple[int, ...], weight: tuple[int, ...]) ->
 def _rows(kernels: Kernels, array: Array) -> Array:
     """The array in C order, a copy only if it is not: strides would choose the order of sums, and so their bits."""
     return kernels.xp.ascontiguousarray(array)
+
+
+def _product(kernels: Kernels, a: Array, b: Array, out: Array) -> None:
+    """a times b into `out`, which is flattened in C order after its first axis."""
+    if out.ndim == 2 and out.flags.c_contiguous:
+        kernels.xp.matmul(a, b, out=out)
+    else:
+        out[...] = kernels.xp.matmul(a, b).reshape(out.shape)
 
 
 def _flat(kernels: Kernels, x: Array) -> Array:

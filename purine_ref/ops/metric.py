@@ -56,7 +56,7 @@ class TopKAccuracy(SampleMean):
 
     def _before(self, xp: Any, logits: Array, label: Array) -> Array:
         """Which classes come before the label's, (N, K)."""
-        own = xp.take_along_axis(logits, label[:, None], axis=1)
+        own = logits[xp.arange(len(label)), label][:, None]
         tied_later = (logits == own) & (xp.arange(logits.shape[1]) >= label[:, None])
         return ~((logits < own) | tied_later)
 

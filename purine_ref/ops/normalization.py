@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from purine_ref.operation import Array, Axis, Call, Cost, Kernels, Operation, Wiring, traffic
 from purine_ref.ops.attributes import assign, integer, number
 from purine_ref.ops.axes import common_axes, numbered
+from purine_ref.ops.sharing import in_pieces
 from purine_ref.rounding import FUNCTION, multiple, roundings
 from purine_ref.tensor import Tensor
 
@@ -36,7 +37,7 @@ class LRN(_AcrossChannels):
     beta: float = 0.75
     k: float = 1.0
 
-    loops = frozenset({"window_sum"})
+    loops = frozenset({"lrn"})
 
     def __post_init__(self) -> None:
         _settle(self)
@@ -49,7 +50,8 @@ class LRN(_AcrossChannels):
     def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """Each element over a power of its scale."""
         (x,), (y,) = inputs, outputs
-        kernels.xp.multiply(x, _scale(self, kernels, x) ** -self.beta, out=y)
+        attributes = (self.n, self.alpha, self.beta, self.k)
+        in_pieces(kernels, x, lambda part: kernels.lrn(x[part], *attributes, y[part]))
 
     def gradient(self, wiring: Wiring) -> None:
         """LRNGradient."""
@@ -92,7 +94,7 @@ class LRNGradient(_AcrossChannels):
     beta: float = 0.75
     k: float = 1.0
 
-    loops = frozenset({"window_sum"})
+    loops = frozenset({"lrn_gradient"})
 
     def __post_init__(self) -> None:
         _settle(self)
@@ -106,10 +108,8 @@ class LRNGradient(_AcrossChannels):
     def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """The element's own term less what it does to its neighbours' scales."""
         (dy, x), (dx,) = inputs, outputs
-        scale = _scale(self, kernels, x)
-        own = dy * scale**-self.beta
-        neighbours = kernels.window_sum(own * x / scale, self.n)
-        kernels.xp.subtract(own, (2 * self.alpha / self.n * self.beta) * x * neighbours, out=dx)
+        attributes = (self.n, self.alpha, self.beta, self.k)
+        in_pieces(kernels, x, lambda part: kernels.lrn_gradient(dy[part], x[part], *attributes, dx[part]))
 
     def cost(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Cost:
         """Per element: the scale (n + 2), its power and product, two more and n - 1 additions, two and a difference."""

@@ -10,6 +10,7 @@ from purine_ref.operation import Array, Axis, Call, Cost, Kernels, Kinks, Operat
 from purine_ref.ops.attributes import Pads, Pair, assign, choice, is_power_of_two, pad_pairs, pair
 from purine_ref.ops.axes import shape_of_part
 from purine_ref.ops.exactness import divided_quantum
+from purine_ref.ops.sharing import in_pieces
 from purine_ref.ops.summing import LinearOperation, Steps
 from purine_ref.ops.windows import PlaneOperation, pooled_size, window_lengths
 from purine_ref.rounding import KAPPA
@@ -52,7 +53,8 @@ class MaxPool2d(PlaneOperation):
     def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """Each window's winner and where it is."""
         (x,), (y, index) = inputs, outputs
-        y[...], index[...] = kernels.max_pool(x, self.kernel, self.stride, self.pads, y.shape[2:])
+        window = (self.kernel, self.stride, self.pads, y.shape[2:])
+        in_pieces(kernels, x, lambda part: kernels.max_pool(x[part], *window, out=(y[part], index[part])))
 
     def gradient(self, wiring: Wiring) -> None:
         """MaxPool2dGradient at the winners of this very forward."""
@@ -143,7 +145,11 @@ class MaxPool2dGradient(PlaneOperation, LinearOperation):
     def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """Add dy at the winners."""
         (dy, index), (dx,) = inputs, outputs
-        dx[...] = kernels.max_pool_scatter(dy, index, dx.shape)
+
+        def scatter(part: slice) -> None:
+            kernels.max_pool_scatter(dy[part], index[part], dx[part].shape, out=dx[part])
+
+        in_pieces(kernels, dx, scatter)
 
     def part(self, axis: Axis, start: int, stop: int) -> Operation:
         """To the part of `shape`."""
@@ -199,7 +205,8 @@ class AveragePool2d(PlaneOperation, LinearOperation):
     def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """Each window's average."""
         (x,), (y,) = inputs, outputs
-        y[...] = kernels.average_pool(x, self.kernel, self.stride, self.pads, y.shape[2:], self.count)
+        window = (self.kernel, self.stride, self.pads, y.shape[2:], self.count)
+        in_pieces(kernels, x, lambda part: kernels.average_pool(x[part], *window, out=y[part]))
 
     def gradient(self, wiring: Wiring) -> None:
         """AveragePool2dGradient, with the same windows and divisors."""
@@ -263,7 +270,12 @@ class AveragePool2dGradient(PlaneOperation, LinearOperation):
     def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """Spread dy over the windows."""
         (dy,), (dx,) = inputs, outputs
-        dx[...] = kernels.average_pool_scatter(dy, dx.shape, self.kernel, self.stride, self.pads, self.count)
+        window = (self.kernel, self.stride, self.pads, self.count)
+
+        def scatter(part: slice) -> None:
+            kernels.average_pool_scatter(dy[part], dx[part].shape, *window, out=dx[part])
+
+        in_pieces(kernels, dx, scatter)
 
     def part(self, axis: Axis, start: int, stop: int) -> Operation:
         """To the part of `shape`."""

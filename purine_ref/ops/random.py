@@ -17,6 +17,7 @@ from operator import add
 from purine_ref.operation import Array, Axis, Call, Cost, Kernels, Operation, RandomOperation, elementwise_axes, traffic
 from purine_ref.ops.attributes import assign, integer, number
 from purine_ref.ops.axes import shape_of_part
+from purine_ref.ops.sharing import in_pieces
 from purine_ref.tensor import Tensor, as_shape
 
 Window = tuple[tuple[int, ...], tuple[int, ...]]
@@ -179,8 +180,22 @@ class Bernoulli(_Draw):
         return True
 
     def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        """Draw one word per element."""
-        outputs[0][...] = self._unit(self._words(kernels))[..., 0] < self.keep
+        """Draw one word per element: with u53 = floor(w / 2**11) 2**-53, u53 < keep says w < ceil(keep 2**53) 2**11."""
+        (y,), limit = outputs, math.ceil(self.keep * 2.0**53) << 11
+        if limit >= 1 << 64:
+            y[...] = 1
+        elif not y.ndim or self.window is not None:
+            y[...] = self._words(kernels)[..., 0] < kernels.xp.uint64(limit)
+        else:
+            in_pieces(kernels, y, lambda rows: self._draw_rows(kernels, rows, y, limit))
+
+    def _draw_rows(self, kernels: Kernels, rows: slice, y: Array, limit: int) -> None:
+        """Some rows of a draw that is whole: their words are one range of the sequence."""
+        start, stop, _ = rows.indices(len(y))
+        row = math.prod(y.shape[1:])
+        key = kernels.key
+        words = kernels.philox(key.seed, self.stream, key.iteration, start * row, (stop - start) * row)
+        y[rows] = (words < kernels.xp.uint64(limit)).reshape(stop - start, *y.shape[1:])
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from purine_ref.operation import Array, Call, Cost, Kernels, Kinks, traffic
 from purine_ref.ops.attributes import assign, number
 from purine_ref.ops.elementwise import ElementwiseOperation
 from purine_ref.ops.exactness import keeps_exact, scaled_quantum
+from purine_ref.ops.sharing import PIECE, in_pieces
 from purine_ref.rounding import KAPPA, multiple, roundings
 from purine_ref.tensor import Tensor
 
@@ -87,12 +89,11 @@ class SGD(_Momentum):
     history, so that a change of the rate acts on new gradients alone (Caffe, Purine; see TorchSGD).
     """
 
+    loops = frozenset({"momentum_update"})
+
     def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """The history, then the weight."""
-        weight, gradient, _, _ = inputs
-        history = self._history(inputs, gradient + weight * self.decay)
-        outputs[1][...] = history
-        outputs[0][...] = weight - history
+        _update(kernels, kernels.momentum_update, self, self.momentum, inputs, outputs)
 
     def _history(self, inputs: Sequence[Array], step: Array) -> Array:
         _, _, history, rate = inputs
@@ -138,12 +139,11 @@ class TorchSGD(_Momentum):
     history, so that a change of the rate acts on old gradients too (torch.optim.SGD without dampening).
     """
 
+    loops = frozenset({"torch_update"})
+
     def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """The history, then the weight."""
-        weight, _, _, rate = inputs
-        history = self._history(inputs)
-        outputs[1][...] = history
-        outputs[0][...] = weight - history * (rate * self.multiplier)
+        _update(kernels, kernels.torch_update, self, self.momentum, inputs, outputs)
 
     def _history(self, inputs: Sequence[Array]) -> Array:
         weight, gradient, history, _ = inputs
@@ -192,17 +192,15 @@ class AdaGrad(_Update):
     decay: float = 0.0
     multiplier: float = 1.0
 
+    loops = frozenset({"adagrad_update"})
+
     def __post_init__(self) -> None:
         self._check_factors(epsilon=self.epsilon, decay=self.decay, multiplier=self.multiplier)
         self.require(self.epsilon > 0, "an epsilon above 0, since a first gradient of 0 is divided by it", self.epsilon)
 
     def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """The accumulated squares, then the weight."""
-        weight, gradient, accumulated, rate = inputs
-        slope = gradient + weight * self.decay
-        squares = accumulated + slope * slope
-        outputs[1][...] = squares
-        outputs[0][...] = weight - slope * (rate * self.multiplier) / (kernels.xp.sqrt(squares) + self.epsilon)
+        _update(kernels, kernels.adagrad_update, self, self.epsilon, inputs, outputs)
 
     def cost(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Cost:
         """Per element: four products, four sums, a root and a division."""
@@ -249,3 +247,20 @@ class AdaGrad(_Update):
         """The slope g, the root of the accumulated squares, and lr."""
         weight, gradient, _, rate = call.inputs
         return gradient + self.decay * weight, call.xp.sqrt(call.outputs[1]), rate * self.multiplier
+
+
+def _update(
+    kernels: Kernels, loop: Any, op: SGD | TorchSGD | AdaGrad, factor: float, inputs: Sequence[Array],
+    outputs: Sequence[Array],
+) -> None:
+    """Call one of the loops, which all take the same arrays and numbers."""
+    (weight, gradient, state, rate), (new_weight, new_state) = inputs, outputs
+    numbers = (float(rate * op.multiplier), factor, op.decay)  # the rate times its multiplier is rounded to the dtype
+
+    def update(part: slice) -> None:
+        loop(weight[part], gradient[part], state[part], *numbers, new_weight[part], new_state[part])
+
+    if weight.size < 2 * PIECE:
+        loop(weight, gradient, state, *numbers, new_weight, new_state)
+    else:
+        in_pieces(kernels, weight, update)

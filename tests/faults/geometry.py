@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from faults.fault import EXACT, LOOPS, REFERENCE, SLOPES, Fault, around, computing, misread, replaced
+from faults.fault import EXACT, LOOPS, REFERENCE, SLOPES, Fault, around, computing, misread, together
 from purine_ref._fast.geometry import divisors
 from purine_ref.devices.cpu import CpuKernels
+from purine_ref.devices.kernels import channels_last
 from purine_ref.ops import (
     Bias,
     BiasGradient,
@@ -21,7 +22,6 @@ from purine_ref.ops import (
     Linear,
     LinearWeightGradient,
     LRNGradient,
-    convolution,
     normalization,
     pooling,
 )
@@ -37,15 +37,17 @@ def flipped(right: Any, self: Conv2d, kernels: Any, inputs: Any, outputs: Any) -
     right(self, kernels, [x, weight[:, :, ::-1, ::-1]], outputs)
 
 
-def undilated(right: Any, x: Array, kernel: Any, stride: Any, pads: Any, dilation: Any) -> Array:
+def undilated(
+    right: Any, x: Array, kernel: Any, stride: Any, pads: Any, dilation: Any, first: int, out: Array
+) -> None:
     """As many patches as with the dilation, of elements that are beside each other."""
-    count = right(x, kernel, stride, pads, dilation).shape[4:]
-    return np.ascontiguousarray(right(x, kernel, stride, pads, (1, 1))[..., : count[0], : count[1]])
+    rows, columns = (n - (d - 1) * (k - 1) for n, d, k in zip(x.shape[2:], dilation, kernel, strict=True))
+    right(x[:, :, :rows, :columns], kernel, stride, pads, (1, 1), first, out)
 
 
-def first_group_for_all(right: Any, self: Any, kernels: Any, x: Array, kernel: Any) -> Any:
-    for images, cols in right(self, kernels, x, kernel):
-        yield images, np.repeat(cols[:, :1], self.groups, axis=1)
+def first_group_for_all(right: Any, channels: int, outputs: int, groups: int) -> Any:
+    sides = list(right(channels, outputs, groups))
+    return [(sides[0][0], k) for _, k in sides]
 
 
 def where_touched(right: Any, self: Conv2dDataGradient, kernels: Any, inputs: Any, outputs: Any) -> None:
@@ -83,13 +85,13 @@ CONVOLUTIONS = [
     Fault(
         "convolution: dilation ignored",
         "Patches are of neighbouring elements, whatever the dilation.",
-        around(CpuKernels, "im2col", undilated),
+        around(CpuKernels, "unfold", undilated),
         (f"Conv2d: {LOOPS}", f"Conv2dWeightGradient: {LOOPS}"),
     ),
     Fault(
         "convolution: groups ignored",
         "Every group sees the channels of the first.",
-        around(convolution, "_patches", first_group_for_all),
+        around(channels_last, "_sides", first_group_for_all),
         (
             f"Conv2d: {LOOPS}",
             f"Conv2dWeightGradient: {LOOPS}",
@@ -120,7 +122,7 @@ CONVOLUTIONS = [
 # Inner product and bias
 
 
-def channels_last(self: Linear, x: Array, weight: Array, y: Array) -> None:
+def in_pixels(self: Linear, x: Array, weight: Array, y: Array) -> None:
     flat = np.moveaxis(x, 1, -1).reshape(len(x), weight.shape[1])
     y[...] = flat @ weight.T
 
@@ -145,7 +147,7 @@ PRODUCTS = [
     Fault(
         "inner product: flattened channels last",
         "The features of a sample are taken in H, W, C order.",
-        computing(Linear, channels_last),
+        computing(Linear, in_pixels),
         (
             f"Linear: {LOOPS}",
             f"Linear: {SLOPES}",
@@ -178,6 +180,21 @@ PRODUCTS = [
 
 
 # Pools
+
+
+def written(wrong: Any) -> Any:
+    """`wrong` returns what a loop should; here it is written to `out`, where the loop is given one."""
+
+    def replacement(right: Any, *arguments: Any, out: Any = None) -> Any:
+        result = wrong(right, *arguments)
+        if out is None:
+            return result
+        pairs = zip(out, result, strict=True) if isinstance(out, tuple) else [(out, result)]
+        for target, array in pairs:
+            target[...] = array
+        return out
+
+    return replacement
 
 
 def last_of_equals(right: Any, x: Array, kernel: Any, stride: Any, pads: Any, size: Any) -> tuple[Array, Array]:
@@ -229,7 +246,7 @@ POOLS = [
     Fault(
         "max pool: ties go to the last",
         "Of equal elements the last one of a window wins.",
-        around(CpuKernels, "max_pool", last_of_equals),
+        around(CpuKernels, "max_pool", written(last_of_equals)),
         (
             "test_ops_geometry: test_op_01_max_pool_takes_each_windows_first_maximum",
             f"MaxPool2d: {EXACT}",
@@ -238,19 +255,19 @@ POOLS = [
     Fault(
         "max pool: padding wins",
         "Padding is zeros, which win over negative elements.",
-        around(CpuKernels, "max_pool", with_zeros),
+        around(CpuKernels, "max_pool", written(with_zeros)),
         (f"MaxPool2d: {LOOPS}", f"MaxPool2d: {REFERENCE}"),
     ),
     Fault(
         "max pool: NaN swallowed",
         "A NaN is passed over as if it were the smallest element.",
-        around(CpuKernels, "max_pool", without_nan),
+        around(CpuKernels, "max_pool", written(without_nan)),
         ("test_ops_geometry: test_op_15_nan_wins_a_max_pool",),
     ),
     Fault(
         "max pool: overlapping windows overwrite",
         "Of several windows that one element won, only the last gives it a gradient.",
-        around(CpuKernels, "max_pool_scatter", last_one_wins),
+        around(CpuKernels, "max_pool_scatter", written(last_one_wins)),
         (f"MaxPool2dGradient: {LOOPS}", f"MaxPool2d: {SLOPES}"),
     ),
     Fault(
@@ -262,13 +279,13 @@ POOLS = [
     Fault(
         "average pool: ceil overhang counted",
         "A window that hangs over the edge is divided by all of the kernel's elements.",
-        around(CpuKernels, "average_pool", whole_windows),
+        around(CpuKernels, "average_pool", written(whole_windows)),
         (f"AveragePool2d: {LOOPS}", "test_ops_geometry: test_op_02_the_divisor_leaves_the_overhang_out"),
     ),
     Fault(
         "average pool: another divisor in backward",
         "The gradient counts the padding where the values do not, and the other way round.",
-        around(CpuKernels, "average_pool_scatter", other_count),
+        around(CpuKernels, "average_pool_scatter", written(other_count)),
         (
             f"AveragePool2d: {SLOPES}",
             f"AveragePool2dGradient: {LOOPS}",
@@ -292,15 +309,24 @@ def own_term(self: LRNGradient, dy: Array, x: Array, dx: Array) -> None:
     dx[...] = dy * scale**-self.beta
 
 
-def rows_for_channels(right: Any, x: Array, n: int) -> Array:
-    return np.ascontiguousarray(right(np.ascontiguousarray(x.swapaxes(1, 2)), n).swapaxes(1, 2)) if x.ndim > 2 else x
+def undivided(right: Any, *arguments: Any) -> None:
+    """Of the arguments (array, or arrays, n, alpha, beta, k, out), alpha is n times as large."""
+    *arrays, n, alpha, beta, k, out = arguments
+    right(*arrays, n, alpha * n, beta, k, out)
+
+
+def rows_for_channels(right: Any, x: Array, *attributes: Any) -> None:
+    *attributes, out = attributes
+    turned = np.empty_like(out.swapaxes(1, -1))
+    right(x.swapaxes(1, -1), *attributes, turned)
+    out[...] = turned.swapaxes(1, -1)
 
 
 NORMALIZATIONS = [
     Fault(
         "LRN: alpha not divided by n",
         "The sum of squares is multiplied by alpha, however wide the window is.",
-        replaced(normalization, "_scale", lambda op, kernels, x: op.k + op.alpha * kernels.window_sum(x * x, op.n)),
+        together(around(CpuKernels, "lrn", undivided), around(CpuKernels, "lrn_gradient", undivided)),
         (
             f"LRN: {LOOPS}",
             f"LRNGradient: {REFERENCE}",
@@ -320,7 +346,7 @@ NORMALIZATIONS = [
     Fault(
         "LRN: wrong axis",
         "The window lies over rows in place of channels.",
-        around(CpuKernels, "window_sum", rows_for_channels),
+        around(CpuKernels, "lrn", rows_for_channels),
         (f"LRN: {LOOPS}", f"LRN: {REFERENCE}"),
     ),
 ]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn import functional
 
+from oracles import each
 from oracles import geometry as oracle
 from purine_ref.ops import (
     LRN,
@@ -14,6 +17,8 @@ from purine_ref.ops import (
     AveragePool2dGradient,
     Bias,
     BiasGradient,
+    BiasReLU,
+    BiasReLUGradient,
     Conv2d,
     Conv2dDataGradient,
     Conv2dWeightGradient,
@@ -115,6 +120,59 @@ BIAS = [
         (Input((5, 4, 3)),),
         lambda dy: oracle.bias_gradient(dy, 2),
         autograd(lambda dy: dy.sum((0, 1))),
+        "last",
+    ),
+]
+
+
+def multiples(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
+    """Multiples of `GAP`, which leave what is `apart` as far from 0 as it was."""
+    return rng.integers(-4, 5, shape) * GAP
+
+
+def positive_part(x: Any) -> Any:
+    """x where it is above 0, else 0."""
+    return each(lambda v: v if v > 0 else 0, x)
+
+
+def selected(dy: Any, y: Any) -> Any:
+    """dy where y is above 0, else 0."""
+    return each(lambda d, v: d if v > 0 else 0, dy, y)
+
+
+def selected_sums(dy: torch.Tensor, y: torch.Tensor, axes: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+    """PyTorch's gradient of a ReLU, and its sums."""
+    dx = torch.ops.aten.threshold_backward(dy.detach(), y.detach(), 0)
+    return dx, dx.sum(axes)
+
+
+BIAS_RELU = [
+    Case(
+        BiasReLU(),
+        (Input(X, apart), weight(4, draw=multiples)),
+        lambda x, b: positive_part(oracle.bias(x, b, 1)),
+        autograd(lambda x, b: torch.relu(x + b.reshape(4, 1, 1))),
+        distance=GAP / 2,
+    ),
+    Case(
+        BiasReLU(-1),
+        (Input((5, 4, 3), apart), weight(3, draw=multiples)),
+        lambda x, b: positive_part(oracle.bias(x, b, 2)),
+        autograd(lambda x, b: torch.relu(x + b)),
+        "last",
+        distance=GAP / 2,
+    ),
+    Case(
+        BiasReLUGradient(),
+        (Input(X), Input(X, apart)),
+        lambda dy, y: [selected(dy, y), oracle.bias_gradient(selected(dy, y), 1)],
+        autograd(partial(selected_sums, axes=(0, 2, 3))),
+    ),
+    Case(
+        BiasReLUGradient(-1),
+        (Input((5, 4, 3)), Input((5, 4, 3), apart)),
+        lambda dy, y: [selected(dy, y), oracle.bias_gradient(selected(dy, y), 2)],
+        autograd(partial(selected_sums, axes=(0, 1))),
         "last",
     ),
 ]
@@ -248,4 +306,4 @@ LRNS = [
     *lrn_cases("wider-than-the-channels", (5, 4, 2, 3), 9, 1.5, 0.5, 1.0),
 ]
 
-CASES = [*CONVOLUTIONS, *LINEAR, *BIAS, *MAX_POOLS, *AVERAGE_POOLS, *LRNS]
+CASES = [*CONVOLUTIONS, *LINEAR, *BIAS, *BIAS_RELU, *MAX_POOLS, *AVERAGE_POOLS, *LRNS]

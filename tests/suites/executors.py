@@ -36,8 +36,10 @@ Make = Callable[..., Executor]
 class JunkDevice(CpuDevice):
     """A CPU whose new memory holds NaN, or 7 for integers: what is read before it is written shows."""
 
-    def allocate(self, tensor: Tensor, name: str = "") -> Any:
-        return np.full(tensor.shape, np.nan if tensor.is_float else 7, tensor.dtype)
+    def allocate(self, tensor: Tensor, name: str = "", *, row_major: bool = False) -> Any:
+        array = super().allocate(tensor, name, row_major=row_major)
+        array.fill(np.nan if tensor.is_float else 7)
+        return array
 
 
 def chain_and_branch(b: Callable[[], object]) -> Graph:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from purine_ref.devices.cpu import CpuKernels
+from purine_ref.devices import device_for
 from purine_ref.operation import Operation
-from purine_ref.tensor import Tensor
+from purine_ref.tensor import Location, Tensor
 from suites.operation_case import RUN, Case
 from support import describe
 
@@ -19,6 +19,11 @@ Array = Any
 
 EXPONENTS = (-2, -1, -3, -1)
 """In exact mode, input i is a multiple of 2 to the power EXPONENTS[i]."""
+
+
+def vocabulary() -> Any:
+    """The kernels of the CPU that executors find by default (see `purine_ref.devices.default_kernels`)."""
+    return device_for(Location()).kernels(RUN)
 
 
 def filled(tensor: Tensor, junk: float) -> Array:
@@ -38,7 +43,7 @@ def compute(
     given = [read_only(array) for array in inputs]
     buffers = [filled(tensor, junk) for tensor in operation.infer([describe(array) for array in inputs])]
     outputs = buffers if layout is None else [layout(buffer) for buffer in buffers]
-    operation.compute(kernels or CpuKernels(RUN), given, outputs)
+    operation.compute(kernels or vocabulary(), given, outputs)
     return outputs
 
 
@@ -106,9 +111,9 @@ class OwnLoops:
 
     def __init__(self, loops: frozenset[str]) -> None:
         self._loops = loops
-        self._kernels = CpuKernels(RUN)
+        self._kernels = vocabulary()
         self.asked: set[str] = set()
-        self.xp, self.key = self._kernels.xp, self._kernels.key
+        self.xp, self.key, self.share = self._kernels.xp, self._kernels.key, self._kernels.share
 
     def __getattr__(self, name: str) -> Any:
         assert name in self._loops, f"kernels.{name} is used and not in `loops`"
@@ -149,5 +154,5 @@ def limits_of(operation: Operation, arrays: Sequence[Array]) -> list[Array]:
     """The limits of the outputs' partial sums, computed in float64 as a certificate does."""
     made = operation.infer([describe(array) for array in arrays])
     limits = [filled(tensor if not tensor.is_float else replace(tensor, dtype="float64"), 7) for tensor in made]
-    operation.magnitude(CpuKernels(RUN), arrays, [np.abs(array) for array in arrays], limits)
+    operation.magnitude(vocabulary(), arrays, [np.abs(array) for array in arrays], limits)
     return limits

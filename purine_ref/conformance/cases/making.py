@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from purine_ref.conformance.cases.steady import SteadyKernels
 from purine_ref.conformance.exact import certify
 from purine_ref.errors import GraphError
 from purine_ref.graph import Blob, Graph, Op
-from purine_ref.operation import Array, Call, Operation, RunKey
+from purine_ref.operation import Array, Call, Kernels, Operation, RunKey
 from purine_ref.ops import Gaussian, Uniform
 from purine_ref.ops.attributes import is_power_of_two
 from purine_ref.rounding import FUNCTION, KAPPA, UNITS, WIDE, least
@@ -94,7 +95,7 @@ def _is_rounded_draw(operation: Operation) -> bool:
 def _run(graph: Graph, held: Mapping[str, Array | Estimate], key: RunKey) -> _Run:
     """Compute one iteration from what every source blob holds."""
     sources = {b.name: held[b.name] for b in graph.blobs if not b.producers and b.name in held}
-    kernels = SteadyKernels(key)
+    kernels: Kernels = cast(Kernels, SteadyKernels(key))
     return _Run(kernels, spread(graph, sources, key=key, kernels=kernels), _is_exact(graph, sources, key))
 
 
@@ -115,7 +116,7 @@ def _is_exact(graph: Graph, sources: Mapping[str, Array | Estimate], key: RunKey
 class _Run:
     """One iteration: its vocabulary, the estimates of its blobs, and whether every sum was exact."""
 
-    kernels: SteadyKernels
+    kernels: Kernels
     result: Spread
     exact: bool
 

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from purine_ref.conformance.cases.functions import FUNCTIONS
-from purine_ref.devices.cpu import CpuKernels
-from purine_ref.operation import RunKey
+from purine_ref.devices.kernels import PlainKernels
+from purine_ref.operation import Array, RunKey, Window
 
 IEEE = frozenset(
     "add subtract multiply divide sqrt square reciprocal absolute negative positive maximum minimum sign nextafter "
@@ -153,15 +153,48 @@ def exact_sum(terms: Sequence[float]) -> float:
             return math.inf if total > 0 else -math.inf
 
 
-class SteadyKernels(CpuKernels):
-    """The vocabulary of a CPU with steady arithmetic: what makes arrays makes steady ones, loops return such."""
+LOOPS = (
+    "im2col col2im max_pool max_pool_scatter average_pool average_pool_scatter window_sum philox "
+    "bias_relu relu_bias_gradient bias_gradient relu relu_gradient momentum_update torch_update adagrad_update".split()
+)
+"""Loops whose every operation, and the order of them, is fixed by IEEE 754 and their definition."""
+
+
+class SteadyKernels(PlainKernels):
+    """The plain kernel set with steady arithmetic: what makes arrays makes steady ones, loops return such.
+
+    Convolutions are the plain set's own, over steady arrays; LRN is spelled out, since its loop takes powers.
+    """
 
     def __init__(self, key: RunKey) -> None:
         super().__init__(key)
         self.xp = _Vocabulary()
-        for name in ("im2col", "col2im", "max_pool", "max_pool_scatter", "average_pool", "average_pool_scatter",
-                     "window_sum", "philox"):  # fmt: skip
-            setattr(self, name, _wrapped(getattr(CpuKernels, name)))
+        for name in LOOPS:
+            setattr(self, name, _wrapped(getattr(PlainKernels, name)))
+
+    def convolution(self, x: Array, weight: Array, y: Array, window: Window) -> None:
+        """The plain set's, of steady arrays."""
+        super().convolution(steady(x), steady(weight), y, window)
+
+    def convolution_data(self, dy: Array, weight: Array, dx: Array, window: Window) -> None:
+        """The plain set's, of steady arrays."""
+        super().convolution_data(steady(dy), steady(weight), dx, window)
+
+    def convolution_weight(self, dy: Array, x: Array, dweight: Array, window: Window) -> None:
+        """The plain set's, of steady arrays."""
+        super().convolution_weight(steady(dy), steady(x), dweight, window)
+
+    def lrn(self, x: Array, n: int, alpha: float, beta: float, k: float, out: Array) -> None:
+        """out = x scale^-beta, with scale = k + alpha / n times the window's sum of squares."""
+        x = steady(x)
+        out[...] = x * (k + alpha / n * self.window_sum(x * x, n)) ** -beta
+
+    def lrn_gradient(self, dy: Array, x: Array, n: int, alpha: float, beta: float, k: float, out: Array) -> None:
+        """The element's own term less what it does to its neighbours' scales."""
+        dy, x = steady(dy), steady(x)
+        scale = k + alpha / n * self.window_sum(x * x, n)
+        own = dy * scale**-beta
+        out[...] = own - (2 * alpha / n * beta) * x * self.window_sum(own * x / scale, n)
 
 
 def _wrapped(function: Callable[..., Any]) -> Callable[..., Any]:

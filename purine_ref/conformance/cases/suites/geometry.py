@@ -13,6 +13,8 @@ from purine_ref.ops import (
     AveragePool2dGradient,
     Bias,
     BiasGradient,
+    BiasReLU,
+    BiasReLUGradient,
     Conv2d,
     Conv2dDataGradient,
     Conv2dWeightGradient,
@@ -98,6 +100,16 @@ BIASES: Forms = {
         Form("channels of images", lambda n: (Bias(), [In((n, *SAMPLE)), In((4,))]), special=(0, 1)),
         Form("the last axis", lambda n: (Bias(-1), [In((n, 4, 3)), In((3,))]), samples=5),
         Form("axes of one length", lambda n: (Bias(1), [In((n, 4, 4)), In((4,))]), samples=4),
+    ],
+    "BiasReLU": [
+        Form("channels of images", lambda n: (BiasReLU(), [In((n, *SAMPLE)), In((4,))]), special=(0, 1)),
+        Form("the last axis", lambda n: (BiasReLU(-1), [In((n, 4, 3)), In((3,))]), samples=5),
+        Form("axes of one length", lambda n: (BiasReLU(1), [In((n, 4, 4)), In((4,))]), samples=4),
+    ],
+    "BiasReLUGradient": [
+        Form("channels of images", lambda n: (BiasReLUGradient(), [In((n, *SAMPLE)), In((n, *SAMPLE))])),
+        Form("the last axis", lambda n: (BiasReLUGradient(-1), [In((n, 4, 3)), In((n, 4, 3))]), samples=5),
+        Form("axes of one length", lambda n: (BiasReLUGradient(1), [In((n, 4, 4)), In((n, 4, 4))]), samples=4),
     ],
     "BiasGradient": [
         Form("channels of images", lambda n: (BiasGradient(), [In((n, *SAMPLE))]), special=(0,)),

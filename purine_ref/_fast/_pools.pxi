@@ -1,0 +1,342 @@
+# Pooling windows: the fellow of `pools.py`.
+
+
+def max_pool(x, kernel, stride, pads, size, out=None):
+    """x (N, C, H, W) -> y, index (N, C, oh, ow). Raises ValueError; see the plain twin."""
+    require_array(x, "x", 4)
+    require_windows(x.shape[2:], kernel, stride, pads, size)
+    shape = (*x.shape[:2], *size)
+    y, index = (np.empty(shape, x.dtype), np.empty(shape, np.int64)) if out is None else out
+    require_out(y, "out y", shape, x.dtype)
+    require_out(index, "out index", shape, np.int64)
+    cdef Axis rows = _axis(0, x.shape, kernel, stride, pads, (1, 1), size)
+    cdef Axis columns = _axis(1, x.shape, kernel, stride, pads, (1, 1), size)
+    # By pixels, a place within a window is a narrow integer.
+    cdef bint pixels = _by_pixels(y) and kernel[0] * x.shape[3] < 2**31
+    source = _source(_image(x, pixels))
+    best, place = _target(_image(y, pixels), y), _target(_image(index, pixels), index)
+    if x.itemsize == 4 and pixels:
+        _maximum_by_pixels[float](source, best, place, rows, columns)
+    elif x.itemsize == 4:
+        _maximum_by_planes[float](source, best, place, rows, columns)
+    elif pixels:
+        _maximum_by_pixels[double](source, best, place, rows, columns)
+    else:
+        _maximum_by_planes[double](source, best, place, rows, columns)
+    _settle(y, pixels, best)
+    _settle(index, pixels, place)
+    return y, index
+
+
+def max_pool_scatter(dy, index, shape, out=None):
+    """dy, index (N, C, oh, ow) -> dx of `shape` (N, C, H, W). Raises ValueError; see the plain twin."""
+    require_array(dy, "dy", 4)
+    require_index(index, dy.shape, shape)
+    if out is None:
+        out = np.empty(shape, dy.dtype)
+    require_out(out, "out", shape, dy.dtype)
+    cdef bint pixels = _by_pixels(out), right
+    flat, places = _source(_sheet(dy, pixels)), _source(_sheet(index, pixels))
+    dx = _target(_sheet(out, pixels), out)
+    if dy.itemsize == 4:
+        right = _scatter_by_pixels[float](flat, places, dx) if pixels else _scatter_by_planes[float](flat, places, dx)
+    else:
+        right = _scatter_by_pixels[double](flat, places, dx) if pixels else _scatter_by_planes[double](flat, places, dx)
+    if not right:
+        require_places(index, shape[2] * shape[3])
+    _settle(out, pixels, dx)
+    return out
+
+
+def average_pool(x, kernel, stride, pads, size, count, out=None):
+    """x (N, C, H, W) -> y (N, C, oh, ow). Raises ValueError; see the plain twin."""
+    require_array(x, "x", 4)
+    require_windows(x.shape[2:], kernel, stride, pads, size)
+    divisor = divisors(x.shape[2:], kernel, stride, pads, size, count).astype(x.dtype)
+    if out is None:
+        out = np.empty((*x.shape[:2], *size), x.dtype)
+    require_out(out, "out", (*x.shape[:2], *size), x.dtype)
+    cdef Axis rows = _axis(0, x.shape, kernel, stride, pads, (1, 1), size)
+    cdef Axis columns = _axis(1, x.shape, kernel, stride, pads, (1, 1), size)
+    cdef bint pixels = _by_pixels(out)
+    source, y = _source(_image(x, pixels)), _target(_image(out, pixels), out)
+    if x.itemsize == 4 and pixels:
+        _average_by_pixels[float](source, y, divisor, rows, columns)
+    elif x.itemsize == 4:
+        _average_by_planes[float](source, y, divisor, rows, columns)
+    elif pixels:
+        _average_by_pixels[double](source, y, divisor, rows, columns)
+    else:
+        _average_by_planes[double](source, y, divisor, rows, columns)
+    _settle(out, pixels, y)
+    return out
+
+
+def average_pool_scatter(dy, shape, kernel, stride, pads, count, out=None):
+    """dy (N, C, oh, ow) -> dx of `shape` (N, C, H, W). Raises ValueError; see the plain twin."""
+    require_array(dy, "dy", 4)
+    require_shape(dy, "dy", (*shape[:2], *dy.shape[2:]))
+    lengths, size = (shape[2], shape[3]), dy.shape[2:]
+    require_windows(lengths, kernel, stride, pads, size)
+    divisor = divisors(lengths, kernel, stride, pads, size, count).astype(dy.dtype)
+    if out is None:
+        out = np.empty(shape, dy.dtype)
+    require_out(out, "out", shape, dy.dtype)
+    cdef Axis rows = _axis(0, shape, kernel, stride, pads, (1, 1), size)
+    cdef Axis columns = _axis(1, shape, kernel, stride, pads, (1, 1), size)
+    cdef bint pixels = _by_pixels(out)
+    source, dx = _source(_image(dy, pixels)), _target(_image(out, pixels), out)
+    if dy.itemsize == 4 and pixels:
+        _spread_by_pixels[float](source, dx, divisor, rows, columns)
+    elif dy.itemsize == 4:
+        _spread_by_planes[float](source, dx, divisor, rows, columns)
+    elif pixels:
+        _spread_by_pixels[double](source, dx, divisor, rows, columns)
+    else:
+        _spread_by_planes[double](source, dx, divisor, rows, columns)
+    _settle(out, pixels, dx)
+    return out
+
+
+cdef vectorised _maximum_by_planes(
+    const real[:, :, :, ::view.contiguous] x,
+    real[:, :, :, ::view.contiguous] y,
+    int64_t[:, :, :, ::view.contiguous] index,
+    Axis rows,
+    Axis columns,
+) noexcept:
+    cdef Py_ssize_t n, c, i, j, row, column, top, left
+    cdef int64_t place
+    cdef real best, candidate
+    with nogil:
+        for n in range(x.shape[0]):
+            for c in range(x.shape[1]):
+                for i in range(rows.size):
+                    top = max(i * rows.stride - rows.pad, 0)
+                    for j in range(columns.size):
+                        left = max(j * columns.stride - columns.pad, 0)
+                        best, place = x[n, c, top, left], top * columns.length + left
+                        for row in range(top, min(i * rows.stride - rows.pad + rows.kernel, rows.length)):
+                            for column in range(
+                                left, min(j * columns.stride - columns.pad + columns.kernel, columns.length)
+                            ):
+                                candidate = x[n, c, row, column]
+                                # Only a NaN differs from itself; the first one stays.
+                                if candidate > best or (candidate != candidate and best == best):
+                                    best, place = candidate, row * columns.length + column
+                        y[n, c, i, j], index[n, c, i, j] = best, place
+
+
+cdef inline void _challenge(
+    const real* source, int32_t spot, real* best, int32_t* at, Py_ssize_t length
+) noexcept nogil:
+    # Put into `best` what is larger or a NaN, unless it holds a NaN, which alone differs from itself; and its spot.
+    cdef Py_ssize_t c
+    cdef real value, held
+    cdef int32_t kept
+    cdef int wins
+    for c in range(length):
+        value, held, kept = source[c], best[c], at[c]
+        wins = (held == held) & (not value <= held)
+        best[c] = value if wins else held
+        at[c] = spot if wins else kept
+
+
+cdef vectorised _maximum_by_pixels(
+    const real[:, :, :, ::view.contiguous] x,
+    real[:, :, :, ::view.contiguous] y,
+    int64_t[:, :, :, ::view.contiguous] index,
+    Axis rows,
+    Axis columns,
+) noexcept:
+    cdef Py_ssize_t n, i, j, p, q, c, start, length, corner, channels = x.shape[3]
+    cdef Range down, across
+    cdef const real* source
+    cdef real* winner
+    cdef int64_t* place
+    cdef real[BLOCK] best
+    cdef int32_t[BLOCK] at  # from the window's corner; as narrow as a float, so that both make vectors of one length
+    cdef int32_t spot
+    with nogil:
+        for n in range(x.shape[0]):
+            for i in range(rows.size):
+                down = _inside(rows, i)
+                for j in range(columns.size):
+                    across = _inside(columns, j)
+                    for start in range(0, channels, BLOCK):
+                        length = min(BLOCK, channels - start)
+                        corner = (down.first + down.offset) * columns.length + across.first + across.offset
+                        source = &x[n, down.first + down.offset, across.first + across.offset, start]
+                        for c in range(length):
+                            best[c], at[c] = source[c], 0
+                        for p in range(down.first, down.stop):
+                            for q in range(across.first, across.stop):
+                                source = &x[n, p + down.offset, q + across.offset, start]
+                                spot = <int32_t>((p - down.first) * columns.length + q - across.first)
+                                _challenge(source, spot, best, at, length)
+                        winner, place = &y[n, i, j, start], &index[n, i, j, start]
+                        for c in range(length):
+                            winner[c] = best[c]
+                        for c in range(length):
+                            place[c] = corner + at[c]
+
+
+cdef bint _scatter_by_planes(
+    const real[:, :, ::view.contiguous] dy,
+    const int64_t[:, :, ::view.contiguous] index,
+    real[:, :, ::view.contiguous] dx,
+) noexcept:
+    # False, without having written there, when an index leads out of its plane.
+    cdef Py_ssize_t n, c, k
+    cdef int64_t place
+    with nogil:
+        for n in range(dy.shape[0]):
+            for c in range(dy.shape[1]):
+                memset(&dx[n, c, 0], 0, dx.shape[2] * sizeof(real))
+                for k in range(dy.shape[2]):
+                    place = index[n, c, k]
+                    if not 0 <= place < dx.shape[2]:
+                        return False
+                    dx[n, c, place] += dy[n, c, k]
+    return True
+
+
+cdef bint _scatter_by_pixels(
+    const real[:, :, ::view.contiguous] dy,
+    const int64_t[:, :, ::view.contiguous] index,
+    real[:, :, ::view.contiguous] dx,
+) noexcept:
+    # As by planes.
+    cdef Py_ssize_t n, c, k, channels = dx.shape[2]
+    cdef int64_t place
+    with nogil:
+        for n in range(dy.shape[0]):
+            for k in range(dx.shape[1]):
+                memset(&dx[n, k, 0], 0, channels * sizeof(real))
+            for k in range(dy.shape[1]):
+                for c in range(channels):
+                    place = index[n, k, c]
+                    if not 0 <= place < dx.shape[1]:
+                        return False
+                    dx[n, place, c] += dy[n, k, c]
+    return True
+
+
+cdef vectorised _average_by_planes(
+    const real[:, :, :, ::view.contiguous] x,
+    real[:, :, :, ::view.contiguous] y,
+    const real[:, ::1] divisor,
+    Axis rows,
+    Axis columns,
+) noexcept:
+    # Windows are innermost: the additions of one window, in its order, need not wait for each other's latency.
+    cdef Py_ssize_t n, c, p, q, i, j, row
+    cdef Range down, across
+    with nogil:
+        for n in range(x.shape[0]):
+            for c in range(x.shape[1]):
+                for i in range(rows.size):
+                    memset(&y[n, c, i, 0], 0, columns.size * sizeof(real))
+                for p in range(rows.kernel):
+                    down = _meet(rows, p)
+                    for q in range(columns.kernel):
+                        across = _meet(columns, q)
+                        for i in range(down.first, down.stop):
+                            row = i * rows.stride + down.offset
+                            for j in range(across.first, across.stop):
+                                y[n, c, i, j] += x[n, c, row, j * columns.stride + across.offset]
+                for i in range(rows.size):
+                    for j in range(columns.size):
+                        y[n, c, i, j] /= divisor[i, j]
+
+
+cdef vectorised _average_by_pixels(
+    const real[:, :, :, ::view.contiguous] x,
+    real[:, :, :, ::view.contiguous] y,
+    const real[:, ::1] divisor,
+    Axis rows,
+    Axis columns,
+) noexcept:
+    cdef Py_ssize_t n, i, j, p, q, c, start, length, channels = x.shape[3]
+    cdef Range down, across
+    cdef const real* source
+    cdef real* target
+    cdef real[BLOCK] total
+    with nogil:
+        for n in range(x.shape[0]):
+            for i in range(rows.size):
+                down = _inside(rows, i)
+                for j in range(columns.size):
+                    across = _inside(columns, j)
+                    for start in range(0, channels, BLOCK):
+                        length = min(BLOCK, channels - start)
+                        for c in range(length):
+                            total[c] = 0
+                        for p in range(down.first, down.stop):
+                            for q in range(across.first, across.stop):
+                                source = &x[n, p + down.offset, q + across.offset, start]
+                                for c in range(length):
+                                    total[c] += source[c]
+                        target = &y[n, i, j, start]
+                        for c in range(length):
+                            target[c] = total[c] / divisor[i, j]
+
+
+cdef vectorised _spread_by_planes(
+    const real[:, :, :, ::view.contiguous] dy,
+    real[:, :, :, ::view.contiguous] dx,
+    const real[:, ::1] divisor,
+    Axis rows,
+    Axis columns,
+) noexcept:
+    # Windows from the last to the first bring the kernel's positions at one element in their row-major order.
+    cdef Py_ssize_t n, c, p, q, i, j, row
+    cdef Range down, across
+    cdef real share
+    with nogil:
+        for n in range(dx.shape[0]):
+            for c in range(dx.shape[1]):
+                for row in range(rows.length):
+                    memset(&dx[n, c, row, 0], 0, columns.length * sizeof(real))
+                for i in range(rows.size - 1, -1, -1):
+                    down = _inside(rows, i)
+                    for j in range(columns.size - 1, -1, -1):
+                        across = _inside(columns, j)
+                        share = dy[n, c, i, j] / divisor[i, j]
+                        for p in range(down.first, down.stop):
+                            for q in range(across.first, across.stop):
+                                dx[n, c, p + down.offset, q + across.offset] += share
+
+
+cdef vectorised _spread_by_pixels(
+    const real[:, :, :, ::view.contiguous] dy,
+    real[:, :, :, ::view.contiguous] dx,
+    const real[:, ::1] divisor,
+    Axis rows,
+    Axis columns,
+) noexcept:
+    # As by planes.
+    cdef Py_ssize_t n, i, j, p, q, h, w, c, start, length, channels = dx.shape[3]
+    cdef Range down, across
+    cdef const real* source
+    cdef real* target
+    cdef real[BLOCK] share
+    with nogil:
+        for n in range(dx.shape[0]):
+            for h in range(rows.length):
+                for w in range(columns.length):
+                    memset(&dx[n, h, w, 0], 0, channels * sizeof(real))
+            for i in range(rows.size - 1, -1, -1):
+                down = _inside(rows, i)
+                for j in range(columns.size - 1, -1, -1):
+                    across = _inside(columns, j)
+                    for start in range(0, channels, BLOCK):
+                        length = min(BLOCK, channels - start)
+                        source = &dy[n, i, j, start]
+                        for c in range(length):
+                            share[c] = source[c] / divisor[i, j]
+                        for p in range(down.first, down.stop):
+                            for q in range(across.first, across.stop):
+                                target = &dx[n, p + down.offset, q + across.offset, start]
+                                for c in range(length):
+                                    target[c] += share[c]

@@ -1,0 +1,69 @@
+"""What every kernel set of the CPU has: numpy, the chosen twin of every loop, shared work, and scratch memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+
+from purine_ref import _fast
+from purine_ref.devices.helpers import Helpers
+from purine_ref.devices.scratch import Scratch
+from purine_ref.operation import RunKey
+
+_ALONE = Helpers(1)
+_SCRATCH = Scratch()
+
+
+class LoopKernels:
+    """The vocabulary that all sets share. `channels_last` says how 4-D arrays are to lie in memory.
+
+    `key` is that of the run; `helpers` share its work, and `scratch` is each thread's own memory.
+    """
+
+    name: ClassVar[str]
+    channels_last: ClassVar[bool]
+
+    xp: Any = np
+    im2col: Any = staticmethod(_fast.loops.im2col)
+    col2im: Any = staticmethod(_fast.loops.col2im)
+    unfold: Any = staticmethod(_fast.loops.unfold)
+    fold: Any = staticmethod(_fast.loops.fold)
+    max_pool: Any = staticmethod(_fast.loops.max_pool)
+    max_pool_scatter: Any = staticmethod(_fast.loops.max_pool_scatter)
+    average_pool: Any = staticmethod(_fast.loops.average_pool)
+    average_pool_scatter: Any = staticmethod(_fast.loops.average_pool_scatter)
+    window_sum: Any = staticmethod(_fast.loops.window_sum)
+    lrn: Any = staticmethod(_fast.loops.lrn)
+    lrn_gradient: Any = staticmethod(_fast.loops.lrn_gradient)
+    bias_relu: Any = staticmethod(_fast.loops.bias_relu)
+    relu_bias_gradient: Any = staticmethod(_fast.loops.relu_bias_gradient)
+    bias_gradient: Any = staticmethod(_fast.loops.bias_gradient)
+    relu: Any = staticmethod(_fast.loops.relu)
+    relu_gradient: Any = staticmethod(_fast.loops.relu_gradient)
+    momentum_update: Any = staticmethod(_fast.loops.momentum_update)
+    torch_update: Any = staticmethod(_fast.loops.torch_update)
+    adagrad_update: Any = staticmethod(_fast.loops.adagrad_update)
+    philox: Any = staticmethod(_fast.loops.philox)
+
+    convolution: Any  # these are each set's own
+    convolution_data: Any
+    convolution_weight: Any
+    convolution_data_terms: Any
+    convolution_weight_terms: Any
+
+    @classmethod
+    def require(cls) -> None:
+        """Find what the set needs. Raises GraphError, saying what to install, where it cannot be used."""
+
+    @classmethod
+    def describe(cls) -> str:
+        """What computes, beyond numpy and the loops; empty for nothing. Raises GraphError as `require` does."""
+        return ""
+
+    def __init__(self, key: RunKey, helpers: Helpers = _ALONE, scratch: Scratch = _SCRATCH) -> None:
+        self.key = key
+        self.transport: Any = None
+        self.scratch: Callable[[str, tuple[int, ...], Any], Any] = scratch
+        self.share: Callable[[int, Callable[[int], object]], None] = helpers.share
