@@ -17,7 +17,7 @@ from purine_ref.cli.report import CODES, json_option, output, seed_option, write
 from purine_ref.conformance import place_names, scheme_forms
 from purine_ref.devices import device_for, kernel_set
 from purine_ref.devices.cpu import blas_threads, limit_blas
-from purine_ref.devices.kernels import KERNEL_SETS
+from purine_ref.devices.kernels import KERNEL_SETS, unusable
 from purine_ref.models import MODELS
 from purine_ref.tensor import Location
 
@@ -57,9 +57,17 @@ def gather() -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "loops": "compiled" if _fast.FAST else "plain",
         "devices": [device_for(Location()).name],
-        "kernels": [f"{name} (default)" if name == kernel_set() else name for name in KERNEL_SETS],
+        "kernels": [described(name) for name in KERNEL_SETS],
         "blas": [f"{name}: {count} threads, held to {after[name]}" for name, count in before.items()] or ["unknown"],
         "models": list(MODELS),
         "schemes": list(scheme_forms()),
         "places": list(place_names()),
     }
+
+
+def described(name: str) -> str:
+    """A kernel set, and what is to be known of it here."""
+    if reason := unusable(name):
+        return f"{name} (cannot be used: {reason})"
+    facts = [*(["default"] if name == kernel_set() else []), *filter(None, [KERNEL_SETS[name].describe()])]
+    return f"{name} ({'; '.join(facts)})" if facts else name

@@ -37,6 +37,7 @@ class LoopKernels:
     window_sum: Any = staticmethod(_fast.loops.window_sum)
     lrn: Any = staticmethod(_fast.loops.lrn)
     lrn_gradient: Any = staticmethod(_fast.loops.lrn_gradient)
+    add_bias: Any = staticmethod(_fast.loops.add_bias)
     bias_relu: Any = staticmethod(_fast.loops.bias_relu)
     relu_bias_gradient: Any = staticmethod(_fast.loops.relu_bias_gradient)
     bias_gradient: Any = staticmethod(_fast.loops.bias_gradient)

@@ -8,15 +8,15 @@ and how many threads there are, change no bit (rule R8).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
+from purine_ref._fast import loops
 from purine_ref.devices.kernels.base import LoopKernels
-from purine_ref.devices.kernels.rows import by_pixels, copied, empty_like, is_dense, matrix, settled
+from purine_ref.devices.kernels.rows import copied, empty_like, is_dense
 from purine_ref.operation import Array, Pair, Window
 
 CHUNK = 1 << 18
@@ -66,20 +66,24 @@ class NumpyKernels(LoopKernels):
     def convolution(self, x: Array, weight: Array, y: Array, window: Window) -> None:
         """Rows of y: rows of patches of x times the transposed matrix of weights."""
         shape = geometry(weight.shape, y.shape, window)
-        x, factors = settled(x), _factors(weight)
-        result = y if by_pixels(y) else empty_like(y)
+        x, factors = _settled(x), _factors(weight, shape)
+        result = y if loops.pixel_rows(y) is not None else empty_like(y)
         for c, k in _sides(x.shape[1], weight.shape[0], window.groups):
-            with _written(result[:, k], shape) as part:
-                self._forward(_read(x[:, c], shape), factors[k].T, part, shape, window)
+            part = result[:, k]
+            dense = _room(part, shape)
+            self._forward(_read(x[:, c], shape), factors[k].T, dense, shape, window)
+            if dense is not part:
+                part[...] = dense
         if result is not y:
             y[...] = result
 
     def _forward(self, x: Array, factors: Array, y: Array, shape: Geometry, window: Window) -> None:
         """One group."""
-        rows = matrix(y)
-        pixels = matrix(x) if shape.pointwise else None
+        rows = loops.pixel_rows(y)
+        pixels = loops.pixel_rows(x) if shape.pointwise else None
 
         def product(number: int) -> None:
+            """One chunk."""
             start, stop = shape.chunks[number]
             patches = self._patches(x, shape, window, start, stop) if pixels is None else pixels[start:stop]
             np.matmul(patches, factors, out=rows[start:stop])
@@ -89,20 +93,24 @@ class NumpyKernels(LoopKernels):
     def convolution_data(self, dy: Array, weight: Array, dx: Array, window: Window) -> None:
         """Rows of dy times the matrix of weights are the gradients of patches, which add up where they overlap."""
         shape = geometry(weight.shape, dy.shape, window)
-        dy, factors = settled(dy), _factors(weight)
-        result = dx if by_pixels(dx) else empty_like(dx)
+        dy, factors = _settled(dy), _factors(weight, shape)
+        result = dx if loops.pixel_rows(dx) is not None else empty_like(dx)
         for c, k in _sides(dx.shape[1], weight.shape[0], window.groups):
-            with _written(result[:, c], shape) as part:
-                self._backward(_read(dy[:, k], shape), factors[k], part, shape, window)
+            part = result[:, c]
+            dense = _room(part, shape)
+            self._backward(_read(dy[:, k], shape), factors[k], dense, shape, window)
+            if dense is not part:
+                part[...] = dense
         if result is not dx:
             dx[...] = result
 
     def _backward(self, dy: Array, factors: Array, dx: Array, shape: Geometry, window: Window) -> None:
         """One group. With a kernel of more than an element, chunks are of whole images."""
-        rows, image = matrix(dy), dy.shape[2] * dy.shape[3]
-        pixels = matrix(dx) if shape.pointwise else None
+        rows, image = loops.pixel_rows(dy), dy.shape[2] * dy.shape[3]
+        pixels = loops.pixel_rows(dx) if shape.pointwise else None
 
         def product(number: int) -> None:
+            """One chunk."""
             start, stop = shape.images[number]
             if pixels is not None:
                 np.matmul(rows[start:stop], factors, out=pixels[start:stop])
@@ -117,7 +125,7 @@ class NumpyKernels(LoopKernels):
     def convolution_weight(self, dy: Array, x: Array, dweight: Array, window: Window) -> None:
         """Transposed rows of dy times rows of patches of x, summed over the chunks in float64."""
         shape = geometry(dweight.shape, dy.shape, window)
-        dy, x = settled(dy), settled(x)
+        dy, x = _settled(dy), _settled(x)
         direct = dweight.transpose(0, 2, 3, 1)
         total = direct if direct.flags.c_contiguous else np.empty(direct.shape, direct.dtype)
         sums = total.reshape(dweight.shape[0], shape.depth)
@@ -128,9 +136,10 @@ class NumpyKernels(LoopKernels):
 
     def _weight(self, dy: Array, x: Array, total: Array, shape: Geometry, window: Window) -> None:
         """One group: `total` (K, kh*kw*C) is what to fill."""
-        rows, pixels = matrix(dy), matrix(x) if shape.pointwise else None
+        rows, pixels = loops.pixel_rows(dy), loops.pixel_rows(x) if shape.pointwise else None
 
         def product(chunk: Pair, out: Array) -> None:
+            """One chunk."""
             start, stop = chunk
             patches = self._patches(x, shape, window, start, stop) if pixels is None else pixels[start:stop]
             np.matmul(rows[start:stop].T, patches, out=out)
@@ -142,6 +151,7 @@ class NumpyKernels(LoopKernels):
         sums = self.scratch("sums", (len(groups), *total.shape), np.float64)
 
         def group(number: int) -> None:
+            """The sum of one group of chunks."""
             out = self.scratch("product", total.shape, total.dtype)
             sums[number] = 0
             for chunk in shape.sums[slice(*groups[number])]:
@@ -195,10 +205,14 @@ def even(length: int, step: int) -> Chunks:
     return tuple((start, min(start + step, length)) for start in range(0, length, max(step, 1)))
 
 
-def _factors(weight: Array) -> Array:
+def _factors(weight: Array, shape: Geometry) -> Array:
     """(K, C, kh, kw) as the matrix (K, kh*kw*C), contiguous."""
-    pixels = np.ascontiguousarray(weight.transpose(0, 2, 3, 1))
-    return pixels.reshape(weight.shape[0], math.prod(weight.shape[1:]))
+    return np.ascontiguousarray(weight.transpose(0, 2, 3, 1)).reshape(weight.shape[0], shape.depth)
+
+
+def _settled(array: Array) -> Array:
+    """The array, or if it does not lie by pixels a channels-last copy."""
+    return copied(array) if loops.pixel_rows(array) is None else array
 
 
 def _read(array: Array, shape: Geometry) -> Array:
@@ -206,16 +220,17 @@ def _read(array: Array, shape: Geometry) -> Array:
     return copied(array) if shape.narrow and not is_dense(array) else array
 
 
-@contextmanager
-def _written(array: Array, shape: Geometry) -> Iterator[Array]:
-    """Channels of an array to write, as `_read` gives them to read."""
-    dense = empty_like(array) if shape.narrow and not is_dense(array) else array
-    yield dense
-    if dense is not array:
-        array[...] = dense
+def _room(array: Array, shape: Geometry) -> Array:
+    """Where to write channels of an array: there, or where products are narrow in memory as `_read` gives it."""
+    return empty_like(array) if shape.narrow and not is_dense(array) else array
 
 
-def _sides(channels: int, outputs: int, groups: int) -> Iterator[tuple[slice, slice]]:
+_ALL = slice(None)
+
+
+def _sides(channels: int, outputs: int, groups: int) -> Iterable[tuple[slice, slice]]:
     """For each group its slices of the inputs' channels and of the outputs'."""
+    if groups == 1:
+        return ((_ALL, _ALL),)
     c, k = channels // groups, outputs // groups
     return ((slice(g * c, g * c + c), slice(g * k, g * k + k)) for g in range(groups))

@@ -1,9 +1,10 @@
-"""The kernel set `onednn`: the default set, with float32 convolutions by oneDNN where that is worth a call.
+"""The kernel set `onednn`: the default set, with float32 convolutions by oneDNN where that is faster.
 
-oneDNN has no convolutions in float64, and a call costs as much as some ten thousand products: float64 and small
-convolutions are the default set's, as is everything else. Which code computes a convolution depends on its shapes and
-dtype alone. Work is cut into groups of images that shapes fix, each computed by one thread (rule R8). Images stay
-channels-last; weights, which are small, are brought into the order that oneDNN likes, once for each operator.
+oneDNN has no convolutions in float64, a call costs as much as a million products, and some of its code is not faster:
+such convolutions are the default set's, as is everything else. Which code computes a convolution depends on its shapes,
+its dtype and the kind of processor alone. Work is cut into groups of images that shapes fix, each computed by one
+thread (rule R8). Images stay channels-last; weights, which are small, are brought into the order that oneDNN likes,
+once for each operator.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from purine_ref.devices.onednn.library import library
 from purine_ref.devices.onednn.primitives import Kind, Layout, Primitive, Shape, convolution, reorder
 from purine_ref.operation import Array, Window
 
-WORTH = 1 << 19
+WORTH = 1 << 22
 """Multiply-adds of a convolution that are worth a call of oneDNN."""
 
 SHARED = 1 << 23
@@ -31,6 +32,12 @@ GROUPS = 8
 
 SUM_ROWS = 1024
 """Rows of pixels that are worth a partial sum of their own."""
+
+SLOWER = frozenset({"ref:any", "gemm:ref", "gemm:jit", "jit:avx2", "jit_1x1:avx2", "brgconv_1x1:avx2",
+                    "brg_fwd:avx2+brgconv_1x1:avx2"})  # fmt: skip
+"""oneDNN's names for code of its own that the default set's products outrun, or equal with less memory.
+
+That is all of its code for pixel by pixel convolutions and for weight gradients where there is AVX2 and no AVX-512."""
 
 PIECE = 1 << 14
 """Elements of a weight gradient that are added up at a time."""
@@ -61,7 +68,7 @@ class OneDnnKernels(NumpyKernels):
     @classmethod
     def describe(cls) -> str:
         """What it is made of. Raises GraphError as `require` does."""
-        return f"oneDNN {library().version} for convolutions in float32"
+        return f"oneDNN {library().version} for float32 convolutions where it is faster; else as numpy"
 
     def convolution(self, x: Array, weight: Array, y: Array, window: Window) -> None:
         """y, a group of images at a time."""
@@ -85,6 +92,7 @@ class OneDnnKernels(NumpyKernels):
         plan.reorder.run(self.scratch, weight if _is_plain(weight) else np.ascontiguousarray(weight), factors)
 
         def group(number: int) -> None:
+            """One group of images."""
             images = slice(*plan.images[number])
             given, part = self._dense("source", source[images]), result[images]
             out = part if is_dense(part) else self._room("result", part.shape)
@@ -105,6 +113,7 @@ class OneDnnKernels(NumpyKernels):
         sums = self.scratch("sums", (len(plan.images), plan.weights), np.float32)
 
         def group(number: int) -> None:
+            """One group of images."""
             images = slice(*plan.images[number])
             given, arrived = self._dense("source", dy[images]), self._dense("result", x[images])
             plan.primitives[len(given)].run(self.scratch, given, arrived, sums[number])
@@ -161,7 +170,7 @@ def _plan(kind: Kind, x: Array, weight: Array, y: Array, window: Window) -> Plan
 
 @lru_cache(maxsize=1024)
 def planned(kind: Kind, x: Shape, weight: Shape, y: Shape, pixels: bool, window: Window) -> Plan | None:
-    """The plan for such shapes; None where a call is not worth it, or oneDNN has nothing but its slow reference.
+    """The plan for such shapes; None where a call is not worth it, or all that oneDNN has is slower.
 
     `pixels` says that weights lie by pixels; else they are in C order.
     """
@@ -174,7 +183,7 @@ def planned(kind: Kind, x: Shape, weight: Shape, y: Shape, pixels: bool, window:
     for size in dict.fromkeys(stop - start for start, stop in chunks):
         layouts = _by_pixels((size, *x[1:])), like, _by_pixels((size, *y[1:]))
         like = primitives[size] = convolution(kind, *layouts, window)
-    if any(primitive.implementation.startswith("ref") for primitive in primitives.values()):
+    if any(primitive.implementation in SLOWER for primitive in primitives.values()):
         return None
     own = Layout(grouped, _strides(weight, grouped[1], pixels))
     first = primitives[chunks[0][1] - chunks[0][0]]

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_size_t, c_uint, c_void_p
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from purine_ref.errors import GraphError
@@ -145,7 +146,7 @@ def find() -> str | None:
         files = ()
     for file in files:
         if file.name.startswith(("libdnnl.so", "libdnnl.dylib")) and file.locate().is_file():  # type: ignore[attr-defined]
-            return str(file.locate())
+            return str(Path(str(file.locate())).resolve())
     return ctypes.util.find_library("dnnl")
 
 

@@ -86,7 +86,8 @@ class Primitive:
             for _, layout in self._arguments
         ]
         pairs = zip(self._arguments, local.memories, strict=True)
-        local.list = (Argument * len(self._arguments))(*((argument, memory.value) for (argument, _), memory in pairs))
+        given = [Argument(argument, memory.value) for (argument, _), memory in pairs]
+        local.list = (Argument * len(given))(*given)
         local.stream = _Handle(made(lib.stream_create, engine(), IN_ORDER), lib.stream_destroy)
 
 
