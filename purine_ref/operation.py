@@ -111,6 +111,7 @@ class Kernels(Protocol):
     window_sum: Any
     lrn: Any
     lrn_gradient: Any
+    add_bias: Any
     bias_relu: Any
     relu_bias_gradient: Any
     bias_gradient: Any

@@ -46,6 +46,20 @@ def test_an_index_may_count_from_the_end_but_not_leave() -> None:
             rows[index]
 
 
+@pytest.mark.parametrize(("counts", "total"), [([2, 2], 4), ([1], 1), ([], 0), ([4, -1], 3), ([2**31, 3], 2**31 + 3)])
+def test_lengths_that_are_not_those_of_the_rows_are_refused(counts: list[int], total: int) -> None:
+    """Loops in C trust them."""
+    with pytest.raises(ValueError, match=rf"^rows: expected 3 integers in rows of 0 or more, got {total}$"):
+        Rows(counts, [0, 1, 2])
+
+
+@pytest.mark.parametrize("value", [-1, LIMIT + 1, 2**32])
+def test_integers_that_int32_cannot_hold_are_refused(value: int) -> None:
+    """Among them one that would wrap round to a number that is right."""
+    with pytest.raises(ValueError, match=rf"^rows: expected 0 to {LIMIT}, got {min(value, 1)} to {max(value, 1)}$"):
+        Rows([2], np.array([1, value]))
+
+
 def test_more_than_int32_can_count_is_refused() -> None:
     many = np.broadcast_to(np.int8(0), LIMIT + 1)  # no memory behind it
     with pytest.raises(ValueError, match=f"rows: expected at most {LIMIT}, which int32 can count, got {LIMIT + 1}"):

@@ -386,6 +386,9 @@ def test_a_run_of_something_else_is_refused(twin: ModuleType) -> None:
     other = twin.Tracker(twin.Edges(*wide(3)))
     with pytest.raises(ValueError, match=r"^tracker: expected one of 4 operators, got 5$"):
         team.start("run", other, [0], [call] * 4, [None], print)
+    alike = twin.Tracker(twin.Edges(*lists([[], [], [], []], [[0, 1, 2], [], [], []])))
+    with pytest.raises(ValueError, match=r"^tracker: expected one of the team's edges, got one of others$"):
+        team.start("run", alike, [0], [call] * 4, [None], print)
     with pytest.raises(IndexError):
         team.work(2)
 

@@ -289,6 +289,13 @@ def test_edges_are_not_the_lists_they_were_made_of(twin: ModuleType) -> None:
     assert twin.Tracker(whole).walk([0]) == 2
 
 
+def test_compiled_edges_are_made_once() -> None:
+    """Trackers point into them."""
+    edges = compiled().Edges(*DIAMOND)
+    with pytest.raises(RuntimeError, match=r"^edges are made once, "):
+        edges.__init__(*DIAMOND)
+
+
 # Twin against twin --------------------------------------------------------------------------------------------------
 
 

@@ -81,6 +81,21 @@ def test_unfold_gives_any_rows_of_patches(
     np.testing.assert_array_equal(x, before)
 
 
+@given(st.tuples(*[st.integers(0, 3)] * 4), LAYOUTS)
+def test_rows_of_pixels_are_the_same_memory(loops: ModuleType, shape: tuple[int, ...], layout: str) -> None:
+    x = room(shape, "float32", layout)
+    rows, pixels = loops.pixel_rows(x), x.transpose(0, 2, 3, 1)
+    if x.size and (layout == "pixels" or pixels.flags.c_contiguous):
+        assert rows is not None
+    if rows is not None:
+        assert (rows.shape, rows.dtype) == ((shape[0] * shape[2] * shape[3], shape[1]), x.dtype)
+        rows[...] = np.arange(rows.size).reshape(rows.shape)
+        np.testing.assert_array_equal(pixels.reshape(rows.shape), rows)
+    frozen = x.view()
+    frozen.flags.writeable = False
+    assert rows is None or not loops.pixel_rows(frozen).flags.writeable
+
+
 @given(convolutions(), st.booleans())
 def test_fold_adds_overlaps_in_kernel_order(loops: ModuleType, case: Case, special: bool) -> None:
     shape = case.shape[0] * case.size[0] * case.size[1], case.kernel[0] * case.kernel[1] * case.shape[1]

@@ -60,6 +60,8 @@ def test_relus_select_by_the_sign_and_let_nan_pass(
     with np.errstate(invalid="ignore"):
         v = np.ascontiguousarray(x) + bias.reshape(-1, *[1] * (len(shape) - 2))
     same(shifted, expected_relu(v, v))
+    loops.add_bias(x, bias, shifted)
+    same(shifted, v)
     out = room(shape, dtype, other)
     loops.relu(x, out)
     same(out, expected_relu(x, x))
@@ -110,6 +112,8 @@ def test_relus_work_in_place(
 
     a, fresh, sums, again = own(x), own(x), np.zeros(shape[1]), np.zeros(shape[1])
     assert_same(call("bias_relu", (a, bias), a), call("bias_relu", (x, bias), fresh))
+    a = own(x)
+    assert_same(call("add_bias", (a, bias), a), call("add_bias", (x, bias), fresh))
     a = own(x)
     assert_same(call("relu", (a,), a), call("relu", (x,), fresh))
     for place in (0, 1):
@@ -210,9 +214,10 @@ def test_twins_agree_over_many_channels(
     bias = elements(np.random.default_rng(seed), shape[1:2], dtype)
 
     def results(loops: ModuleType) -> list[Array]:
-        outs = [room(shape, dtype, other) for _ in range(8)]
+        outs = [room(shape, dtype, other) for _ in range(9)]
         sums = np.zeros((2, shape[1]))
         loops.bias_relu(x, bias, outs[0])
+        loops.add_bias(x, bias, outs[8])
         loops.relu_bias_gradient(x, y, outs[1], sums[0])
         loops.bias_gradient(y, sums[1])
         loops.window_sum(x, 5, out=outs[2])

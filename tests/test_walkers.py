@@ -145,9 +145,10 @@ def test_an_empty_graph_and_one_that_is_begun_in_the_middle(twin: ModuleType) ->
 def test_what_cannot_be_walked(twin: ModuleType, workers: int) -> None:
     edges = twin.Edges(*wide(2))
     walkers, tracker = twin.Walkers(edges, workers), twin.Tracker(edges)
-    other = twin.Tracker(twin.Edges(*wide(3)))
+    other, alike = twin.Tracker(twin.Edges(*wide(3))), twin.Tracker(twin.Edges(*wide(2)))
     for refused, first, kind, message in [
         (other, [0], ValueError, "tracker: expected one of 4 operators, got 5"),
+        (alike, [0], ValueError, "tracker: expected one of the walkers' edges, got one of others"),
         (tracker, [1], RuntimeError, "'op1' cannot finish: it is waiting for 1 input edges"),
         (tracker, [0, 0], RuntimeError, "walkers cannot start an operator twice"),
     ]:

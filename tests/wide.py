@@ -119,6 +119,9 @@ class WideKernels:
     def bias_gradient(self, dy: Any, dbias: Any) -> None:
         dbias[...] = dy.sum(axis=(0, *range(2, dy.ndim)))
 
+    def add_bias(self, x: Any, bias: Any, out: Any) -> None:
+        out[...] = x + bias.reshape(-1, *[1] * (x.ndim - 2))
+
     def bias_relu(self, x: Any, bias: Any, out: Any) -> None:
         self.relu(x + bias.reshape(-1, *[1] * (x.ndim - 2)), out)
 

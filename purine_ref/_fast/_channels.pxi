@@ -1,4 +1,4 @@
-# Bias with ReLU and its gradient, and sums over each channel: the fellow of `channels.py`.
+# Bias, bias with ReLU and its gradient, and sums over each channel: the fellow of `channels.py`.
 #
 # What is computed from memory that may also be written to lies in a small array of its own in between: the compiler
 # sees that this one overlaps with nothing, and so makes vectors, in place too.
@@ -6,101 +6,181 @@
 
 def bias_relu(x, bias, out):
     """x, out (N, C, ...), bias (C,): out = relu(x + bias). Raises ValueError; see the plain twin."""
-    require_bias(x, "x", bias, "bias")
-    require_out(out, "out", x.shape, x.dtype)
-    cdef bint pixels = _by_pixels(out)
-    source, y = _source(_sheet(x, pixels)), _target(_sheet(out, pixels), out)
-    bias = np.ascontiguousarray(bias)
-    if pixels and y.shape[2] <= BLOCK and y.shape[1] % 4 == 0 and source.flags.c_contiguous and y.flags.c_contiguous:
-        # A few channels are a short loop: four pixels are seen as one.
-        shape = y.shape[0], y.shape[1] // 4, 4 * y.shape[2]
-        source, y, bias = source.reshape(shape), y.reshape(shape), np.concatenate((bias, bias, bias, bias))
-    if x.itemsize == 4 and pixels:
-        _bias_relu_by_pixels[float](source, bias, y)
-    elif x.itemsize == 4:
-        _bias_relu_by_planes[float](source, bias, y)
-    elif pixels:
-        _bias_relu_by_pixels[double](source, bias, y)
-    else:
-        _bias_relu_by_planes[double](source, bias, y)
-    _settle(out, pixels, y)
+    if not _fit((x, out), 1) or not _fits_channels(x, bias):
+        require_bias(x, "x", bias, "bias")
+        require_out(out, "out", x.shape, x.dtype)
+    _shift_all(x, bias, out, True)
+
+
+def add_bias(x, bias, out):
+    """x, out (N, C, ...), bias (C,): out = x + bias. Raises ValueError; see the plain twin."""
+    if not _fit((x, out), 1) or not _fits_channels(x, bias):
+        require_bias(x, "x", bias, "bias")
+        require_out(out, "out", x.shape, x.dtype)
+    _shift_all(x, bias, out, False)
 
 
 def relu_bias_gradient(dy, y, dx, dbias):
     """dy, y, dx (N, C, ...), dbias (C,): dx selected by y > 0, and its sums. Raises ValueError; see the plain twin."""
-    require_bias(dy, "dy", dbias, "dbias", wide=True)
-    _require_alike({"dy": dy, "y": y}, {"dx": dx})
+    if not _fit((dy, y, dx), 1) or not _fits_channels(dy, dbias) or not dbias.flags.writeable:
+        require_bias(dy, "dy", dbias, "dbias", wide=True)
+        require_alike({"dy": dy, "y": y}, {"dx": dx})
     cdef bint pixels = _by_pixels(dx)
-    source, sign, kept = _source(_sheet(dy, pixels)), _source(_sheet(y, pixels)), _target(_sheet(dx, pixels), dx)
-    total = np.zeros(dbias.shape, np.float64)
+    cdef Sheet source, sign, kept
+    cdef Totals total
+    read = _read_sheet(dy, pixels, &source), _read_sheet(y, pixels, &sign)
+    written = _write_sheet(dx, pixels, &kept)
+    room = _open_totals(dbias, &total)
     if dy.itemsize == 4 and pixels:
-        _select_and_sum_by_pixels[float](source, sign, kept, total)
+        _select_and_sum_by_pixels[float](
+            <const float*>source.data, source, <const float*>sign.data, sign, <float*>kept.data, kept, total.sums
+        )
     elif dy.itemsize == 4:
-        _select_and_sum_by_planes[float](source, sign, kept, total)
+        _select_and_sum_by_planes[float](
+            <const float*>source.data, source, <const float*>sign.data, sign, <float*>kept.data, kept, total.sums
+        )
     elif pixels:
-        _select_and_sum_by_pixels[double](source, sign, kept, total)
+        _select_and_sum_by_pixels[double](
+            <const double*>source.data, source, <const double*>sign.data, sign, <double*>kept.data, kept, total.sums
+        )
     else:
-        _select_and_sum_by_planes[double](source, sign, kept, total)
-    _settle(dx, pixels, kept)
-    dbias[...] = total
+        _select_and_sum_by_planes[double](
+            <const double*>source.data, source, <const double*>sign.data, sign, <double*>kept.data, kept, total.sums
+        )
+    _settle(dx, pixels, written)
+    _close_totals(dbias, room, &total)
 
 
 def bias_gradient(dy, dbias):
     """dy (N, C, ...) -> dbias (C,). Raises ValueError; see the plain twin."""
-    require_bias(dy, "dy", dbias, "dbias", wide=True)
+    if not _is_float(dy) or dy.ndim < 2 or not _fits_channels(dy, dbias) or not dbias.flags.writeable:
+        require_bias(dy, "dy", dbias, "dbias", wide=True)
     cdef bint pixels = _by_pixels(dy)
-    source, total = _source(_sheet(dy, pixels)), np.zeros(dbias.shape, np.float64)
+    cdef Sheet source
+    cdef Totals total
+    read, room = _read_sheet(dy, pixels, &source), _open_totals(dbias, &total)
     if dy.itemsize == 4 and pixels:
-        _sum_by_pixels[float](source, total)
+        _sum_by_pixels[float](<const float*>source.data, source, total.sums)
     elif dy.itemsize == 4:
-        _sum_by_planes[float](source, total)
+        _sum_by_planes[float](<const float*>source.data, source, total.sums)
     elif pixels:
-        _sum_by_pixels[double](source, total)
+        _sum_by_pixels[double](<const double*>source.data, source, total.sums)
     else:
-        _sum_by_planes[double](source, total)
-    dbias[...] = total
+        _sum_by_planes[double](<const double*>source.data, source, total.sums)
+    _close_totals(dbias, room, &total)
 
 
-cdef vectorised _bias_relu_by_pixels(
-    const real[:, :, ::view.contiguous] x, const real[::1] bias, real[:, :, ::view.contiguous] out
-) noexcept:
-    cdef Py_ssize_t n, m, c, start, length
-    cdef const real* source
-    cdef const real* shift
-    cdef real* target
+cdef bint _fits_channels(cnp.ndarray x, bias) noexcept:
+    # Whether a float array has two axes or more, and `bias` an element of its dtype for each channel.
+    cdef cnp.ndarray known
+    if not _is_float(bias):
+        return False
+    known = bias
+    return (
+        cnp.PyArray_NDIM(x) >= 2
+        and cnp.PyArray_NDIM(known) == 1
+        and cnp.PyArray_DIMS(known)[0] == cnp.PyArray_DIMS(x)[1]
+        and cnp.PyArray_TYPE(known) == cnp.PyArray_TYPE(x)
+    )
+
+
+cdef struct Totals:
+    # Sums of channels in float64: here where they are few, else in an array.
+    double* sums
+    double[2 * BLOCK] few
+
+
+cdef _open_totals(cnp.ndarray dbias, Totals* total):
+    # Sums of 0; returns what owns their memory, None where `total` does.
+    cdef Py_ssize_t channels = cnp.PyArray_DIMS(dbias)[0]
+    cdef cnp.ndarray room
+    if channels <= 2 * BLOCK:
+        total.sums = total.few
+        memset(total.few, 0, channels * sizeof(double))
+        return None
+    room = np.zeros(channels, np.float64)
+    total.sums = <double*>cnp.PyArray_DATA(room)
+    return room
+
+
+cdef int _close_totals(cnp.ndarray dbias, room, Totals* total) except -1:
+    # Round the sums to the dtype of `dbias`.
+    cdef Py_ssize_t c, channels = cnp.PyArray_DIMS(dbias)[0]
+    cdef Py_ssize_t step = cnp.PyArray_STRIDES(dbias)[0]
+    cdef char* to = cnp.PyArray_BYTES(dbias)
+    if cnp.PyArray_ITEMSIZE(dbias) == 4:
+        for c in range(channels):
+            (<float*>(to + c * step))[0] = <float>total.sums[c]
+    else:
+        for c in range(channels):
+            (<double*>(to + c * step))[0] = total.sums[c]
+    return 0
+
+
+cdef int _shift_all(x, bias, out, bint select) except -1:
+    # Add the bias, and select what is above 0 if asked.
+    cdef bint pixels = _by_pixels(out)
+    cdef Sheet source, target
+    cdef Py_ssize_t channels = x.shape[1]
+    read, written = _read_sheet(x, pixels, &source), _write_sheet(out, pixels, &target)
+    bias = np.ascontiguousarray(bias)
+    if pixels and channels <= BLOCK and _dense_lines(&source, 4) and _dense_lines(&target, 4):
+        _join_lines(&source, 4)
+        _join_lines(&target, 4)
+        # A few channels are a short loop: four pixels are seen as one.
+        bias = np.concatenate((bias, bias, bias, bias))
+    if x.itemsize == 4:
+        _shift[float](
+            <const float*>source.data, source, <const float*>cnp.PyArray_DATA(<cnp.ndarray>bias), pixels,
+            <float*>target.data, target, select,
+        )
+    else:
+        _shift[double](
+            <const double*>source.data, source, <const double*>cnp.PyArray_DATA(<cnp.ndarray>bias), pixels,
+            <double*>target.data, target, select,
+        )
+    return _settle(out, pixels, written)
+
+
+cdef inline inlined _shift_line(
+    const real* x, const real* bias, bint pixels, real* out, bint select, Py_ssize_t length
+) noexcept nogil:
+    # A block of elements: one bias for each by pixels, one for all by planes.
+    cdef Py_ssize_t c
     cdef real[BLOCK] value
-    with nogil:
-        for n in range(x.shape[0]):
-            for m in range(x.shape[1]):
-                for start in range(0, x.shape[2], BLOCK):
-                    length = min(BLOCK, x.shape[2] - start)
-                    source, shift, target = &x[n, m, start], &bias[start], &out[n, m, start]
-                    for c in range(length):
-                        value[c] = source[c] + shift[c]
-                    for c in range(length):
-                        target[c] = 0 if value[c] <= 0 else value[c]
+    if pixels:
+        for c in range(length):
+            value[c] = x[c] + bias[c]
+    else:
+        for c in range(length):
+            value[c] = x[c] + bias[0]
+    if select:
+        for c in range(length):
+            out[c] = 0 if value[c] <= 0 else value[c]
+    else:
+        for c in range(length):
+            out[c] = value[c]
 
 
-cdef vectorised _bias_relu_by_planes(
-    const real[:, :, ::view.contiguous] x, const real[::1] bias, real[:, :, ::view.contiguous] out
+cdef vectorised _shift(
+    const real* x, Sheet source, const real* bias, bint pixels, real* out, Sheet target, bint select
 ) noexcept:
-    cdef Py_ssize_t n, m, c, start, length
-    cdef const real* source
-    cdef real* target
-    cdef real[BLOCK] value
+    cdef Py_ssize_t n, m, start
     with nogil:
-        for n in range(x.shape[0]):
-            for c in range(x.shape[1]):
-                for start in range(0, x.shape[2], BLOCK):
-                    length = min(BLOCK, x.shape[2] - start)
-                    source, target = &x[n, c, start], &out[n, c, start]
-                    for m in range(length):
-                        value[m] = source[m] + bias[c]
-                    for m in range(length):
-                        target[m] = 0 if value[m] <= 0 else value[m]
+        for n in range(target.images):
+            for m in range(target.rows):
+                for start in range(0, target.length, BLOCK):
+                    _shift_line(
+                        x + n * source.image + m * source.row + start,
+                        bias + (start if pixels else m),
+                        pixels,
+                        out + n * target.image + m * target.row + start,
+                        select,
+                        min(BLOCK, target.length - start),
+                    )
 
 
-cdef inline void _add_four(
+cdef inline inlined _add_four(
     const real* a, const real* b, const real* c, const real* d, double* total, Py_ssize_t length
 ) noexcept nogil:
     cdef Py_ssize_t k
@@ -108,7 +188,7 @@ cdef inline void _add_four(
         total[k] += (<double>a[k] + b[k]) + (<double>c[k] + d[k])
 
 
-cdef inline void _add_last(
+cdef inline inlined _add_last(
     const real* a, Py_ssize_t step, Py_ssize_t count, double* total, Py_ssize_t length
 ) noexcept nogil:
     # The one, two or three elements that are left of an image, `step` apart.
@@ -124,18 +204,14 @@ cdef inline void _add_last(
             total[k] += (<double>a[k] + a[k + step]) + a[k + 2 * step]
 
 
-cdef inline void _add_pixels(
-    const real[:, :, ::view.contiguous] dy, Py_ssize_t n, Py_ssize_t m, Py_ssize_t count, double[::1] total
+cdef inline inlined _add_pixels(
+    const real* source, Py_ssize_t step, Py_ssize_t count, double* total, Py_ssize_t length
 ) noexcept nogil:
-    # Up to four pixels from `m` on.
-    cdef Py_ssize_t step = dy.strides[1] // <Py_ssize_t>sizeof(real)
-    cdef const real* source
-    if dy.shape[2]:
-        source = &dy[n, m, 0]
-        if count == 4:
-            _add_four(source, source + step, source + 2 * step, source + 3 * step, &total[0], dy.shape[2])
-        else:
-            _add_last(source, step, count, &total[0], dy.shape[2])
+    # Up to four pixels, `step` apart.
+    if count == 4:
+        _add_four(source, source + step, source + 2 * step, source + 3 * step, total, length)
+    else:
+        _add_last(source, step, count, total, length)
 
 
 cdef inline double _add_plane(const real* a, Py_ssize_t length, double total) noexcept nogil:
@@ -147,81 +223,74 @@ cdef inline double _add_plane(const real* a, Py_ssize_t length, double total) no
     return total
 
 
-cdef vectorised _select_and_sum_by_pixels(
-    const real[:, :, ::view.contiguous] dy,
-    const real[:, :, ::view.contiguous] y,
-    real[:, :, ::view.contiguous] dx,
-    double[::1] total,
-) noexcept:
-    cdef Py_ssize_t n, m, c, k, start, length, width, count, channels = dy.shape[2]
-    # Pixels that lie beside each other are one line, which is a longer loop.
-    cdef Py_ssize_t dense = channels * <Py_ssize_t>sizeof(real)
-    cdef bint whole = dy.strides[1] == dense and y.strides[1] == dense and dx.strides[1] == dense
-    cdef const real* source
-    cdef const real* sign
-    cdef real* target
+cdef inline inlined _keep(const real* dy, const real* y, real* dx, Py_ssize_t length) noexcept nogil:
+    # dx = dy where y > 0, in blocks.
+    cdef Py_ssize_t c, start, count
     cdef real[BLOCK] kept
-    cdef real value
+    for start in range(0, length, BLOCK):
+        count = min(BLOCK, length - start)
+        for c in range(count):
+            kept[c] = 0 if y[start + c] <= 0 else dy[start + c]
+        for c in range(count):
+            dx[start + c] = kept[c]
+
+
+cdef vectorised _select_and_sum_by_pixels(
+    const real* dy, Sheet source, const real* y, Sheet sign, real* dx, Sheet kept, double* total
+) noexcept:
+    cdef Py_ssize_t n, m, k, count, channels = kept.length
+    # Pixels that lie beside each other are one line, which is a longer loop.
+    cdef bint whole = source.row == channels and sign.row == channels and kept.row == channels
+    cdef const real* given
+    cdef const real* by
+    cdef real* to
     with nogil:
-        for n in range(dy.shape[0]):
-            for m in range(0, dy.shape[1], 4):
-                count = min(4, dy.shape[1] - m)
-                width = count * channels if whole else channels
-                for k in range(1 if whole else count):
-                    for start in range(0, width, BLOCK):
-                        length = min(BLOCK, width - start)
-                        source, sign, target = &dy[n, m + k, start], &y[n, m + k, start], &dx[n, m + k, start]
-                        for c in range(length):
-                            value = source[c]
-                            kept[c] = 0 if sign[c] <= 0 else value
-                        for c in range(length):
-                            target[c] = kept[c]
-                _add_pixels(dx, n, m, count, total)
+        for n in range(kept.images):
+            for m in range(0, kept.rows, 4):
+                count = min(4, kept.rows - m)
+                given, by = dy + n * source.image + m * source.row, y + n * sign.image + m * sign.row
+                to = dx + n * kept.image + m * kept.row
+                if whole:
+                    _keep(given, by, to, count * channels)
+                else:
+                    for k in range(count):
+                        _keep(given + k * source.row, by + k * sign.row, to + k * kept.row, channels)
+                _add_pixels(to, kept.row, count, total, channels)
 
 
 cdef vectorised _select_and_sum_by_planes(
-    const real[:, :, ::view.contiguous] dy,
-    const real[:, :, ::view.contiguous] y,
-    real[:, :, ::view.contiguous] dx,
-    double[::1] total,
+    const real* dy, Sheet source, const real* y, Sheet sign, real* dx, Sheet kept, double* total
 ) noexcept:
-    cdef Py_ssize_t n, m, c, start, length
-    cdef const real* source
-    cdef const real* sign
-    cdef real* target
-    cdef real[BLOCK] kept
-    cdef real value
+    cdef Py_ssize_t n, c, start
+    cdef real* to
     with nogil:
-        for n in range(dy.shape[0]):
-            for c in range(dy.shape[1]):
-                for start in range(0, dy.shape[2], BLOCK):
-                    length = min(BLOCK, dy.shape[2] - start)
-                    source, sign, target = &dy[n, c, start], &y[n, c, start], &dx[n, c, start]
-                    for m in range(length):
-                        value = source[m]
-                        kept[m] = 0 if sign[m] <= 0 else value
-                    for m in range(length):
-                        target[m] = kept[m]
-                    total[c] = _add_plane(kept, length, total[c])
+        for n in range(kept.images):
+            for c in range(kept.rows):
+                to = dx + n * kept.image + c * kept.row
+                _keep(
+                    dy + n * source.image + c * source.row, y + n * sign.image + c * sign.row, to, kept.length
+                )
+                for start in range(0, kept.length, BLOCK):  # a block holds a multiple of four
+                    total[c] = _add_plane(to + start, min(BLOCK, kept.length - start), total[c])
 
 
-cdef vectorised _sum_by_pixels(const real[:, :, ::view.contiguous] dy, double[::1] total) noexcept:
-    cdef Py_ssize_t n, m, k, c, count
+cdef vectorised _sum_by_pixels(const real* dy, Sheet source, double* total) noexcept:
+    cdef Py_ssize_t n, m, k, c
+    cdef const real* line
     with nogil:
-        for n in range(dy.shape[0]):
-            for m in range(0, dy.shape[1], 4):
-                count = min(4, dy.shape[1] - m)
+        for n in range(source.images):
+            for m in range(0, source.rows, 4):
+                line = dy + n * source.image + m * source.row
                 # Four pixels are read side by side, a pattern that the processor does not foresee.
-                for k in range(m + 4, min(m + 8, dy.shape[1])):
-                    for c in range(0, dy.shape[2], 16):
-                        purine_prefetch(&dy[n, k, c])
-                _add_pixels(dy, n, m, count, total)
+                for k in range(4, min(8, source.rows - m)):
+                    for c in range(0, source.length, 16):
+                        purine_prefetch(line + k * source.row + c)
+                _add_pixels(line, source.row, min(4, source.rows - m), total, source.length)
 
 
-cdef vectorised _sum_by_planes(const real[:, :, ::view.contiguous] dy, double[::1] total) noexcept:
+cdef vectorised _sum_by_planes(const real* dy, Sheet source, double* total) noexcept:
     cdef Py_ssize_t n, c
     with nogil:
-        for n in range(dy.shape[0]):
-            for c in range(dy.shape[1]):
-                if dy.shape[2]:
-                    total[c] = _add_plane(&dy[n, c, 0], dy.shape[2], total[c])
+        for n in range(source.images):
+            for c in range(source.rows):
+                total[c] = _add_plane(dy + n * source.image + c * source.row, source.length, total[c])

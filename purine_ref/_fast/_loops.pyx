@@ -16,6 +16,7 @@ from libc.math cimport sqrt, sqrtf
 from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.string cimport memcpy, memset
 
+cimport numpy as cnp
 import numpy as np
 
 from purine_ref._fast.geometry import (
@@ -36,9 +37,11 @@ from purine_ref._fast.geometry import (
     require_windows,
 )
 
+cnp.import_array()
+
 # What this module was built for. `__init__.py` has the number that it must be: raise both together, whenever the
 # signature or the meaning of a loop changes.
-ABI = 3
+ABI = 4
 
 cdef extern from *:
     """
@@ -59,13 +62,17 @@ cdef extern from *:
 
     #if defined(__GNUC__)
     #define purine_prefetch(address) __builtin_prefetch(address)
+    /* A function that is left out of line is compiled for vectors of 16 bytes alone, whoever calls it. */
+    #define purine_inlined __attribute__((always_inline)) void
     #else
+    #define purine_inlined void
     #define purine_prefetch(address) ((void)(address))
     #endif
     """
     uint64_t purine_high_word(uint64_t a, uint64_t b) nogil
     void purine_prefetch(const void* address) nogil
     ctypedef void vectorised "purine_vectorised"
+    ctypedef void inlined "purine_inlined"
 
 ctypedef fused real:
     float
@@ -127,7 +134,8 @@ cdef inline Range _inside(Axis axis, Py_ssize_t window) noexcept nogil:
 
 cdef bint _by_pixels(array) except -1:
     # Whether the channels of (N, C, ...) are adjacent.
-    return array.shape[1] > 1 and array.strides[1] == array.itemsize
+    cdef cnp.ndarray known = array
+    return cnp.PyArray_DIMS(known)[1] > 1 and cnp.PyArray_STRIDES(known)[1] == cnp.PyArray_ITEMSIZE(known)
 
 
 cdef _image(array, bint pixels):
@@ -202,6 +210,7 @@ cdef int _require_alike(dict arrays, dict outputs) except -1:
     return 0
 
 
+include "_arrays.pxi"
 include "_patches.pxi"
 include "_pools.pxi"
 include "_channels.pxi"

@@ -45,43 +45,111 @@ def col2im(cols, shape, kernel, stride, pads, dilation, out=None):
 
 def unfold(x, kernel, stride, pads, dilation, first, out):
     """x (N, C, H, W) -> out (rows, kh*kw*C), rows from `first` on. Raises ValueError; see the plain twin."""
-    require_array(x, "x", 4)
-    size = convolved_size(x.shape[2:], kernel, stride, pads, dilation)
-    require_rows(out, "out", x, kernel, size, first, False)
-    require_out(out, "out", out.shape, x.dtype)
-    cdef Axis rows = _axis(0, x.shape, kernel, stride, pads, dilation, size)
-    cdef Axis columns = _axis(1, x.shape, kernel, stride, pads, dilation, size)
-    image = x.transpose(0, 2, 3, 1)
-    if x.itemsize == 4:
-        if x.shape[1] == 1:
-            _unfold_single[float](image, out, first, rows, columns)
-        elif _adjacent(image):
-            _unfold[float](image, out, first, rows, columns)
-        else:
-            _unfold_apart[float](image, out, first, rows, columns)
+    cdef Axis rows, columns
+    cdef Image image
+    if not _lays_patches(x, kernel, stride, pads, dilation, first, out, False, &rows, &columns):
+        require_array(x, "x", 4)
+        size = convolved_size(x.shape[2:], kernel, stride, pads, dilation)
+        require_rows(out, "out", x, kernel, size, first, False)
+        require_out(out, "out", out.shape, x.dtype)
+        rows = _axis(0, x.shape, kernel, stride, pads, dilation, size)
+        columns = _axis(1, x.shape, kernel, stride, pads, dilation, size)
+    if not _lay_image(x, &image):
+        _unfold_copy(x, out, first, rows, columns)
+    elif x.itemsize == 4:
+        _unfold[float](
+            <const float*>image.data, image, <float*>cnp.PyArray_DATA(<cnp.ndarray>out), out.shape[0], first, rows,
+            columns,
+        )
     else:
-        if x.shape[1] == 1:
-            _unfold_single[double](image, out, first, rows, columns)
-        elif _adjacent(image):
-            _unfold[double](image, out, first, rows, columns)
-        else:
-            _unfold_apart[double](image, out, first, rows, columns)
+        _unfold[double](
+            <const double*>image.data, image, <double*>cnp.PyArray_DATA(<cnp.ndarray>out), out.shape[0], first, rows,
+            columns,
+        )
 
 
 def fold(rows, dx, kernel, stride, pads, dilation):
     """rows (N*oh*ow, kh*kw*C) -> dx (N, C, H, W). Raises ValueError; see the plain twin."""
-    require_array(dx, "dx", 4)
-    require_out(dx, "dx", dx.shape, dx.dtype)
-    size = convolved_size(dx.shape[2:], kernel, stride, pads, dilation)
-    require_rows(rows, "rows", dx, kernel, size, 0, True)
-    cdef Axis down = _axis(0, dx.shape, kernel, stride, pads, dilation, size)
-    cdef Axis across = _axis(1, dx.shape, kernel, stride, pads, dilation, size)
-    image = _target(_image(dx, True), dx)
+    cdef Axis down, across
+    cdef Image image
+    if not _lays_patches(dx, kernel, stride, pads, dilation, 0, rows, True, &down, &across):
+        require_array(dx, "dx", 4)
+        require_out(dx, "dx", dx.shape, dx.dtype)
+        size = convolved_size(dx.shape[2:], kernel, stride, pads, dilation)
+        require_rows(rows, "rows", dx, kernel, size, 0, True)
+        down = _axis(0, dx.shape, kernel, stride, pads, dilation, size)
+        across = _axis(1, dx.shape, kernel, stride, pads, dilation, size)
+    target = dx
+    if not _lay_image(dx, &image):
+        shape = dx.shape
+        target = np.empty((shape[0], shape[2], shape[3], shape[1]), dx.dtype).transpose(0, 3, 1, 2)
+        _lay_image(target, &image)
     if dx.itemsize == 4:
-        _fold[float](rows, image, down, across)
+        _fold[float](<const float*>cnp.PyArray_DATA(<cnp.ndarray>rows), <float*>image.data, image, down, across)
     else:
-        _fold[double](rows, image, down, across)
-    _settle(dx, True, image)
+        _fold[double](<const double*>cnp.PyArray_DATA(<cnp.ndarray>rows), <double*>image.data, image, down, across)
+    if target is not dx:
+        dx[...] = target
+
+
+cdef bint _lays_patches(
+    image, kernel, stride, pads, dilation, first, rows, bint whole, Axis* down, Axis* across
+) except -1:
+    # Whether all is as `convolved_size`, `require_rows` and `require_out` want it; then the axes are set. `whole` says
+    # that the rows are all that there are, and the image is written to.
+    cdef cnp.ndarray known
+    cdef Py_ssize_t patches, count, start = first
+    if not _is_float(image) or not isinstance(rows, cnp.ndarray) or cnp.PyArray_NDIM(<cnp.ndarray>image) != 4:
+        return False
+    known = image
+    if whole and not cnp.PyArray_ISWRITEABLE(known):
+        return False
+    if not _lay_window(known, kernel, stride, pads, dilation, down, across):
+        return False
+    patches = cnp.PyArray_DIMS(known)[0] * down.size * across.size
+    count = patches if whole else cnp.PyArray_DIMS(<cnp.ndarray>rows)[0]
+    if start < 0 or start + count > patches:
+        return False
+    return _is_matrix(rows, known, count, down.kernel * across.kernel * cnp.PyArray_DIMS(known)[1], not whole)
+
+
+cdef int _unfold_copy(x, out, first, Axis rows, Axis columns) except -1:
+    # For channels that are not adjacent.
+    image = x.transpose(0, 2, 3, 1)
+    if x.itemsize == 4:
+        _unfold_apart[float](image, out, first, rows, columns)
+    else:
+        _unfold_apart[double](image, out, first, rows, columns)
+    return 0
+
+
+def pixel_rows(array):
+    """(N, C, H, W) that lies by pixels as (N*H*W, C), the same memory; else None. See the plain twin."""
+    require_array(array, "array", 4)
+    cdef cnp.ndarray known = array
+    cdef Py_ssize_t item = cnp.PyArray_ITEMSIZE(known)
+    cdef cnp.npy_intp* shape = cnp.PyArray_DIMS(known)
+    cdef cnp.npy_intp* strides = cnp.PyArray_STRIDES(known)
+    cdef cnp.npy_intp[2] dims, steps
+    dims[0], dims[1], steps[1] = shape[0] * shape[2] * shape[3], shape[1], item
+    if shape[3] > 1:
+        steps[0] = strides[3]
+    elif shape[2] > 1:
+        steps[0] = strides[2]
+    else:
+        steps[0] = strides[0] if shape[0] > 1 else shape[1] * item
+    if (shape[1] != 1 and strides[1] != item) or steps[0] < shape[1] * item:
+        return None
+    if shape[2] != 1 and strides[2] != shape[3] * steps[0]:
+        return None
+    if shape[0] != 1 and strides[0] != shape[2] * shape[3] * steps[0]:
+        return None
+    rows = cnp.PyArray_New(
+        cnp.ndarray, 2, dims, cnp.PyArray_TYPE(known), steps, cnp.PyArray_DATA(known), 0,
+        cnp.NPY_ARRAY_WRITEABLE if cnp.PyArray_ISWRITEABLE(known) else 0, None,
+    )
+    cnp.set_array_base(rows, known)
+    return rows
 
 
 cdef vectorised _gather(
@@ -123,7 +191,7 @@ cdef vectorised _scatter(
                                 x[n, c, row, j * columns.stride + across.offset] += cols[n, c, p, q, i, j]
 
 
-cdef inline void _copy(real* target, const real* source, Py_ssize_t count) noexcept nogil:
+cdef inline inlined _copy(real* target, const real* source, Py_ssize_t count) noexcept nogil:
     # To call memcpy for a few numbers takes longer than to copy them; a constant count of them takes no call.
     cdef Py_ssize_t k = 0
     if count > 64:
@@ -142,77 +210,99 @@ cdef inline void _copy(real* target, const real* source, Py_ssize_t count) noexc
         target[k] = source[k]
 
 
-cdef inline void _clear(real* target, Py_ssize_t count) noexcept nogil:
+cdef inline inlined _clear(real* target, Py_ssize_t count) noexcept nogil:
     if count > 0:
         memset(target, 0, count * sizeof(real))
 
 
 cdef vectorised _unfold(
-    const real[:, :, :, ::view.contiguous] x, real[:, ::1] out, Py_ssize_t first, Axis rows, Axis columns
+    const real* x, Image image, real* out, Py_ssize_t count, Py_ssize_t first, Axis rows, Axis columns
 ) noexcept:
-    cdef Py_ssize_t r, n, i, j, p, q, channels = x.shape[3], width = columns.kernel * x.shape[3]
-    cdef Range down, across
-    cdef real* line
-    # Where positions beside each other see pixels beside each other, a whole line of the kernel is one copy.
-    cdef bint dense = columns.dilation == 1 and x.strides[2] == channels * <Py_ssize_t>sizeof(real)
+    cdef Py_ssize_t r = 0, n, i, j, k, channels = image.channels, stop
+    cdef Range down
+    cdef Py_ssize_t width = columns.kernel * channels, depth = rows.kernel * width
+    # Windows whose whole width lies on the image are alike; where their pixels lie beside each other too, a line of the
+    # kernel is one copy.
+    cdef bint dense = columns.dilation == 1 and image.pixel == channels
+    cdef Range within = _within(columns)
     with nogil:
         n, i = first // (rows.size * columns.size), first // columns.size % rows.size
         j = first % columns.size
-        for r in range(out.shape[0]):
-            down, across = _inside(rows, i), _inside(columns, j)
-            if across.first >= across.stop:
-                down.stop = down.first
-            line = &out[r, 0]
-            _clear(line, down.first * width)
-            _clear(line + down.stop * width, (rows.kernel - down.stop) * width)
-            for p in range(down.first, down.stop):
-                line = &out[r, p * width]
-                _clear(line, across.first * channels)
-                _clear(line + across.stop * channels, (columns.kernel - across.stop) * channels)
-                if dense:
-                    _copy(
-                        line + across.first * channels,
-                        &x[n, p * rows.dilation + down.offset, across.first + across.offset, 0],
-                        (across.stop - across.first) * channels,
-                    )
-                else:
-                    for q in range(across.first, across.stop):
-                        _copy(
-                            line + q * channels,
-                            &x[n, p * rows.dilation + down.offset, q * columns.dilation + across.offset, 0],
-                            channels,
-                        )
-            j += 1
-            if j == columns.size:
-                i, j = i + 1, 0
-                if i == rows.size:
-                    n, i = n + 1, 0
-
-
-cdef vectorised _unfold_single(
-    const real[:, :, :, :] x, real[:, ::1] out, Py_ssize_t first, Axis rows, Axis columns
-) noexcept:
-    # As `_unfold`, for one channel, whose patches have lines of a few numbers: a column of the matrix at a time.
-    cdef Py_ssize_t r = 0, n, i, j, k, p, q, row, count, width = rows.kernel * columns.kernel
-    cdef Range down, across
-    cdef real* line
-    with nogil:
-        n, i = first // (rows.size * columns.size), first // columns.size % rows.size
-        j = first % columns.size
-        while r < out.shape[0]:
-            count = min(columns.size - j, out.shape[0] - r)
-            _clear(&out[r, 0], count * width)
+        while r < count:
             down = _inside(rows, i)
-            for p in range(down.first, down.stop):
-                row = p * rows.dilation + down.offset
-                for q in range(columns.kernel):
-                    across = _meet(columns, q)
-                    line = &out[r, p * columns.kernel + q] - j * width
-                    for k in range(max(across.first, j), min(across.stop, j + count)):
-                        line[k * width] = x[n, row, k * columns.stride + across.offset, 0]
-            r, i, j = r + count, i + 1, 0
+            stop = min(columns.size, j + count - r)
+            while j < stop:
+                k = min(stop, within.stop)
+                if dense and within.first <= j and j < k:
+                    _unfold_within(x + n * image.image, image, out + r * depth, k - j, j, down, rows, columns)
+                    r, j = r + k - j, k
+                else:
+                    _unfold_at_edge(x + n * image.image, image, out + r * depth, j, down, rows, columns)
+                    r, j = r + 1, j + 1
+            i, j = i + 1, 0
             if i == rows.size:
                 n, i = n + 1, 0
+
+
+cdef inline Range _within(Axis axis) noexcept nogil:
+    # The windows all of whose kernel positions lie on the image.
+    cdef Range first = _meet(axis, 0), last = _meet(axis, axis.kernel - 1)
+    first.first = max(first.first, last.first)
+    first.stop = max(first.first, min(first.stop, last.stop))
+    return first
+
+
+cdef inline inlined _unfold_within(
+    const real* x, Image image, real* out, Py_ssize_t count, Py_ssize_t j, Range down, Axis rows, Axis columns
+) noexcept nogil:
+    # `count` windows from column j on, each line of whose kernel is adjacent pixels of the image.
+    cdef Py_ssize_t r, p, k, width = columns.kernel * image.channels, depth = rows.kernel * width
+    cdef Py_ssize_t step = columns.stride * image.channels
+    cdef const real* source
+    cdef real* line
+    for p in range(rows.kernel):
+        line = out + p * width
+        if not down.first <= p < down.stop:
+            for r in range(count):
+                _clear(line + r * depth, width)
+            continue
+        source = x + (p * rows.dilation + down.offset) * image.row
+        source += (j * columns.stride - columns.pad) * image.channels
+        if width == 3:  # a copy of a few numbers takes longer than its bounds but where these are constants
+            for r in range(count):
+                for k in range(3):
+                    line[r * depth + k] = source[r * step + k]
+        else:
+            for r in range(count):
+                _copy(line + r * depth, source + r * step, width)
+
+
+cdef inline inlined _unfold_at_edge(
+    const real* x, Image image, real* out, Py_ssize_t j, Range down, Axis rows, Axis columns
+) noexcept nogil:
+    # One window, of column j, of which any part may lie in the padding.
+    cdef Py_ssize_t p, q, channels = image.channels, width = columns.kernel * image.channels
+    cdef Range across = _inside(columns, j)
+    cdef const real* source
+    cdef real* line
+    if across.first >= across.stop:
+        down.stop = down.first
+    _clear(out, down.first * width)
+    _clear(out + down.stop * width, (rows.kernel - down.stop) * width)
+    for p in range(down.first, down.stop):
+        line = out + p * width
+        source = x + (p * rows.dilation + down.offset) * image.row + across.offset * image.pixel
+        _clear(line, across.first * channels)
+        _clear(line + across.stop * channels, (columns.kernel - across.stop) * channels)
+        if columns.dilation == 1 and image.pixel == channels:
+            _copy(
+                line + across.first * channels,
+                source + across.first * channels,
+                (across.stop - across.first) * channels,
+            )
+        else:
+            for q in range(across.first, across.stop):
+                _copy(line + q * channels, source + q * columns.dilation * image.pixel, channels)
 
 
 cdef vectorised _unfold_apart(
@@ -238,19 +328,20 @@ cdef vectorised _unfold_apart(
 
 
 cdef vectorised _fold(
-    const real[:, ::1] patches, real[:, :, :, ::view.contiguous] dx, Axis rows, Axis columns
+    const real* patches, real* dx, Image image, Axis rows, Axis columns
 ) noexcept:
     # Windows from the last to the first bring the kernel's positions at one pixel in their row-major order.
-    cdef Py_ssize_t n, i, j, p, q, k, h, w, r, length, channels = dx.shape[3]
+    cdef Py_ssize_t n, i, j, p, q, k, h, w, r, length, channels = image.channels, width = columns.kernel * channels
     cdef Range down, across
     cdef const real* source
     cdef real* target
-    cdef bint dense = columns.dilation == 1 and dx.strides[2] == channels * <Py_ssize_t>sizeof(real)
+    cdef bint dense = columns.dilation == 1 and image.pixel == channels
     with nogil:
-        for n in range(dx.shape[0]):
+        for n in range(image.images):
             for h in range(rows.length):
-                for w in range(columns.length):
-                    memset(&dx[n, h, w, 0], 0, channels * sizeof(real))
+                for w in range(1 if dense else columns.length):
+                    target = dx + n * image.image + h * image.row + w * image.pixel
+                    memset(target, 0, (columns.length if dense else 1) * channels * sizeof(real))
             for i in range(rows.size - 1, -1, -1):
                 down = _inside(rows, i)
                 for j in range(columns.size - 1, -1, -1):
@@ -260,8 +351,9 @@ cdef vectorised _fold(
                         q = across.first
                         while q < across.stop:
                             length = (across.stop - across.first if dense else 1) * channels
-                            source = &patches[r, (p * columns.kernel + q) * channels]
-                            target = &dx[n, p * rows.dilation + down.offset, q * columns.dilation + across.offset, 0]
+                            source = patches + (r * rows.kernel + p) * width + q * channels
+                            target = dx + n * image.image + (p * rows.dilation + down.offset) * image.row
+                            target += (q * columns.dilation + across.offset) * image.pixel
                             for k in range(length):
                                 target[k] += source[k]
                             q = across.stop if dense else q + 1

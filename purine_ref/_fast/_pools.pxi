@@ -11,20 +11,33 @@ def max_pool(x, kernel, stride, pads, size, out=None):
     require_out(index, "out index", shape, np.int64)
     cdef Axis rows = _axis(0, x.shape, kernel, stride, pads, (1, 1), size)
     cdef Axis columns = _axis(1, x.shape, kernel, stride, pads, (1, 1), size)
+    cdef Image image
+    cdef Sheet winners, places
     # By pixels, a place within a window is a narrow integer.
     cdef bint pixels = _by_pixels(y) and kernel[0] * x.shape[3] < 2**31
-    source = _source(_image(x, pixels))
-    best, place = _target(_image(y, pixels), y), _target(_image(index, pixels), index)
-    if x.itemsize == 4 and pixels:
-        _maximum_by_pixels[float](source, best, place, rows, columns)
-    elif x.itemsize == 4:
+    if pixels and _lay_image(x, &image) and _lay_sheet(y, True, &winners) and _lay_sheet(index, True, &places):
+        if x.itemsize == 4:
+            _maximum_by_pixels[float](
+                <const float*>image.data, image, <float*>winners.data, winners, <int64_t*>places.data, places, rows,
+                columns,
+            )
+        else:
+            _maximum_by_pixels[double](
+                <const double*>image.data, image, <double*>winners.data, winners, <int64_t*>places.data, places, rows,
+                columns,
+            )
+        return y, index
+    source = np.ascontiguousarray(x)
+    best = y if y.flags.c_contiguous else np.empty(shape, x.dtype)
+    place = index if index.flags.c_contiguous else np.empty(shape, np.int64)
+    if x.itemsize == 4:
         _maximum_by_planes[float](source, best, place, rows, columns)
-    elif pixels:
-        _maximum_by_pixels[double](source, best, place, rows, columns)
     else:
         _maximum_by_planes[double](source, best, place, rows, columns)
-    _settle(y, pixels, best)
-    _settle(index, pixels, place)
+    if best is not y:
+        y[...] = best
+    if place is not index:
+        index[...] = place
     return y, index
 
 
@@ -36,15 +49,20 @@ def max_pool_scatter(dy, index, shape, out=None):
         out = np.empty(shape, dy.dtype)
     require_out(out, "out", shape, dy.dtype)
     cdef bint pixels = _by_pixels(out), right
-    flat, places = _source(_sheet(dy, pixels)), _source(_sheet(index, pixels))
-    dx = _target(_sheet(out, pixels), out)
+    cdef Sheet flat, places, dx
+    read, at = _read_sheet(dy, pixels, &flat), _read_sheet(index, pixels, &places)
+    written = _write_sheet(out, pixels, &dx)
     if dy.itemsize == 4:
-        right = _scatter_by_pixels[float](flat, places, dx) if pixels else _scatter_by_planes[float](flat, places, dx)
+        right = _scatter_places[float](
+            <const float*>flat.data, flat, <const int64_t*>places.data, places, <float*>dx.data, dx, pixels
+        )
     else:
-        right = _scatter_by_pixels[double](flat, places, dx) if pixels else _scatter_by_planes[double](flat, places, dx)
+        right = _scatter_places[double](
+            <const double*>flat.data, flat, <const int64_t*>places.data, places, <double*>dx.data, dx, pixels
+        )
     if not right:
         require_places(index, shape[2] * shape[3])
-    _settle(out, pixels, dx)
+    _settle(out, pixels, written)
     return out
 
 
@@ -127,7 +145,7 @@ cdef vectorised _maximum_by_planes(
                         y[n, c, i, j], index[n, c, i, j] = best, place
 
 
-cdef inline void _challenge(
+cdef inline inlined _challenge(
     const real* source, int32_t spot, real* best, int32_t* at, Py_ssize_t length
 ) noexcept nogil:
     # Put into `best` what is larger or a NaN, unless it holds a NaN, which alone differs from itself; and its spot.
@@ -142,83 +160,77 @@ cdef inline void _challenge(
         at[c] = spot if wins else kept
 
 
+cdef inline inlined _maximum_of_window(
+    const real* x, Image image, Range down, Range across, real* winner, int64_t* place, Py_ssize_t length
+) noexcept nogil:
+    # Of a block of channels, from those of the window's corner on. A spot is as narrow as a float, so that both make
+    # vectors of one length.
+    cdef Py_ssize_t p, q, c
+    cdef int64_t corner = (down.first + down.offset) * image.width + across.first + across.offset
+    cdef const real* source = x + (down.first + down.offset) * image.row + (across.first + across.offset) * image.pixel
+    cdef real[BLOCK] best
+    cdef int32_t[BLOCK] at  # from the window's corner
+    for c in range(length):
+        best[c], at[c] = source[c], 0
+    for p in range(down.stop - down.first):
+        for q in range(across.stop - across.first):
+            _challenge(
+                source + p * image.row + q * image.pixel, <int32_t>(p * image.width + q), best, at, length
+            )
+    for c in range(length):
+        winner[c] = best[c]
+    for c in range(length):
+        place[c] = corner + at[c]
+
+
 cdef vectorised _maximum_by_pixels(
-    const real[:, :, :, ::view.contiguous] x,
-    real[:, :, :, ::view.contiguous] y,
-    int64_t[:, :, :, ::view.contiguous] index,
-    Axis rows,
-    Axis columns,
+    const real* x, Image image, real* y, Sheet winners, int64_t* index, Sheet places, Axis rows, Axis columns
 ) noexcept:
-    cdef Py_ssize_t n, i, j, p, q, c, start, length, corner, channels = x.shape[3]
+    cdef Py_ssize_t n, i, j, start, window
     cdef Range down, across
     cdef const real* source
     cdef real* winner
     cdef int64_t* place
-    cdef real[BLOCK] best
-    cdef int32_t[BLOCK] at  # from the window's corner; as narrow as a float, so that both make vectors of one length
-    cdef int32_t spot
     with nogil:
-        for n in range(x.shape[0]):
+        for n in range(image.images):
             for i in range(rows.size):
                 down = _inside(rows, i)
                 for j in range(columns.size):
                     across = _inside(columns, j)
-                    for start in range(0, channels, BLOCK):
-                        length = min(BLOCK, channels - start)
-                        corner = (down.first + down.offset) * columns.length + across.first + across.offset
-                        source = &x[n, down.first + down.offset, across.first + across.offset, start]
-                        for c in range(length):
-                            best[c], at[c] = source[c], 0
-                        for p in range(down.first, down.stop):
-                            for q in range(across.first, across.stop):
-                                source = &x[n, p + down.offset, q + across.offset, start]
-                                spot = <int32_t>((p - down.first) * columns.length + q - across.first)
-                                _challenge(source, spot, best, at, length)
-                        winner, place = &y[n, i, j, start], &index[n, i, j, start]
-                        for c in range(length):
-                            winner[c] = best[c]
-                        for c in range(length):
-                            place[c] = corner + at[c]
+                    window = i * columns.size + j
+                    source, winner = x + n * image.image, y + n * winners.image + window * winners.row
+                    place = index + n * places.image + window * places.row
+                    for start in range(0, image.channels, BLOCK):
+                        _maximum_of_window(
+                            source + start, image, down, across, winner + start, place + start,
+                            min(BLOCK, image.channels - start),
+                        )
 
 
-cdef bint _scatter_by_planes(
-    const real[:, :, ::view.contiguous] dy,
-    const int64_t[:, :, ::view.contiguous] index,
-    real[:, :, ::view.contiguous] dx,
+cdef bint _scatter_places(
+    const real* dy, Sheet flat, const int64_t* index, Sheet places, real* dx, Sheet target, bint pixels
 ) noexcept:
     # False, without having written there, when an index leads out of its plane.
-    cdef Py_ssize_t n, c, k
+    cdef Py_ssize_t n, line, e, area = target.rows if pixels else target.length
     cdef int64_t place
+    cdef const real* given
+    cdef const int64_t* at
+    cdef real* to
     with nogil:
-        for n in range(dy.shape[0]):
-            for c in range(dy.shape[1]):
-                memset(&dx[n, c, 0], 0, dx.shape[2] * sizeof(real))
-                for k in range(dy.shape[2]):
-                    place = index[n, c, k]
-                    if not 0 <= place < dx.shape[2]:
+        for n in range(target.images):
+            for line in range(target.rows):
+                memset(dx + n * target.image + line * target.row, 0, target.length * sizeof(real))
+            for line in range(flat.rows):
+                given, at = dy + n * flat.image + line * flat.row, index + n * places.image + line * places.row
+                to = dx + n * target.image + (0 if pixels else line * target.row)
+                for e in range(flat.length):
+                    place = at[e]
+                    if not 0 <= place < area:
                         return False
-                    dx[n, c, place] += dy[n, c, k]
-    return True
-
-
-cdef bint _scatter_by_pixels(
-    const real[:, :, ::view.contiguous] dy,
-    const int64_t[:, :, ::view.contiguous] index,
-    real[:, :, ::view.contiguous] dx,
-) noexcept:
-    # As by planes.
-    cdef Py_ssize_t n, c, k, channels = dx.shape[2]
-    cdef int64_t place
-    with nogil:
-        for n in range(dy.shape[0]):
-            for k in range(dx.shape[1]):
-                memset(&dx[n, k, 0], 0, channels * sizeof(real))
-            for k in range(dy.shape[1]):
-                for c in range(channels):
-                    place = index[n, k, c]
-                    if not 0 <= place < dx.shape[1]:
-                        return False
-                    dx[n, place, c] += dy[n, k, c]
+                    if pixels:
+                        to[place * target.row + e] += given[e]
+                    else:
+                        to[place] += given[e]
     return True
 
 

@@ -53,6 +53,7 @@ cdef class Team:
         require_rows("heavy", heavy, edges.waiting.shape[0])
         if self._posts != NULL:
             raise RuntimeError("a team is made once: make another")
+        require_size("places in a team's queues", 3 * edges.waiting.shape[0])
         self._edges, self._ended, self._heavy_bytes = edges, ended, heavy
         self._heavy = <const unsigned char*> heavy if workers > 1 and any(heavy) else NULL
         self._operators = <int32_t> edges.waiting.shape[0]
@@ -97,6 +98,8 @@ cdef class Team:
         flat._require(self._operators, len(vocabularies))
         if tracker._operators != self._operators:
             raise ValueError(f"tracker: expected one of {self._operators} operators, got {tracker._operators}")
+        if tracker._edges is not self._edges:  # they may have more outputs than there is room for
+            raise ValueError("tracker: expected one of the team's edges, got one of others")
         if self._computing:
             return False
         tracker._fill(first)

@@ -20,7 +20,7 @@ from purine_ref._fast.edges import LIMIT, flatten, in_words, numbers, require_ro
 from purine_ref._fast.pace import FIRST_LOOK, LAST_LOOK, WORTH, breathe, require_lock, require_workers
 
 # What this module was built for; see `_loops.pyx`.
-ABI = 3
+ABI = 4
 
 cdef enum:
     FINISHED = -1  # as in `edges.py`
@@ -61,6 +61,8 @@ cdef class Edges:
     cdef Py_ssize_t widest
 
     def __init__(self, names, waiting, producers, outputs, consumers, external=()):
+        if self.names is not None:
+            raise RuntimeError("edges are made once, since trackers point into them: make others")
         self.waiting = numbers("waiting", waiting)
         self.producers = numbers("producers", producers)
         require_rows("names", names, len(waiting))

@@ -52,7 +52,7 @@ cdef class Walkers:
         self._edges, self._heavy_bytes = edges, heavy
         self._heavy = <const unsigned char*> heavy if heavy is not None and any(heavy) else NULL
         cdef Py_ssize_t size = edges.waiting.shape[0] + 1, number
-        self._memory = PyMem_Malloc((workers + 1) * sizeof(Walker))
+        self._memory = PyMem_Malloc((<size_t> workers + 1) * sizeof(Walker))
         self._places = <int32_t*> PyMem_Malloc(workers * size * sizeof(int32_t))
         if self._memory == NULL or self._places == NULL:
             raise MemoryError(f"no memory for {workers} walkers of {size - 1} operators")
@@ -125,6 +125,8 @@ cdef class Walkers:
             raise RuntimeError("walkers cannot walk when they are closed")
         if tracker._operators != operators:
             raise ValueError(f"tracker: expected one of {operators} operators, got {tracker._operators}")
+        if tracker._edges is not self._edges:
+            raise ValueError("tracker: expected one of the walkers' edges, got one of others")
         tracker._fill(first)
         for place in range(tracker._tail):
             tracker._require(tracker._counters.queue[place], 0, "finish")

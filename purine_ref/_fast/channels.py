@@ -1,4 +1,4 @@
-"""The plain twins over channels: bias with ReLU and its gradient, and the sums over each channel.
+"""The plain twins over channels: bias, bias with ReLU and its gradient, and the sums over each channel.
 
 Arrays are (N, C, ...), channels on axis 1, in any memory order; `loops.py` states what holds for all loops.
 
@@ -20,6 +20,14 @@ from purine_ref._fast.geometry import (
     require_bias,
     require_out,
 )
+
+
+@quiet
+def add_bias(x: Array, bias: Array, out: Array) -> None:
+    """out = x + bias: x and out (N, C, ...), bias (C,); out may be x. Raises ValueError."""
+    require_bias(x, "x", bias, "bias")
+    require_out(out, "out", x.shape, x.dtype)
+    out[...] = x + bias.reshape(-1, *[1] * (x.ndim - 2))
 
 
 @quiet

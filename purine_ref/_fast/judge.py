@@ -34,8 +34,7 @@ from purine_ref._fast.events import (
     require_rows,
 )
 
-Array = Any
-"""A numpy array of int64, a row of six columns for each event."""
+Array = Any  # a numpy array of int64, a row of six columns for each event
 
 
 _BROKEN = HAS_FAILED | HAS_FAILED_THERE

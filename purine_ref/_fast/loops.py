@@ -15,15 +15,16 @@ channels-last contiguous, or slices of channels of such, are read and written wh
 
 from __future__ import annotations
 
-from purine_ref._fast.channels import bias_gradient, bias_relu, relu_bias_gradient
+from purine_ref._fast.channels import add_bias, bias_gradient, bias_relu, relu_bias_gradient
 from purine_ref._fast.draws import philox
 from purine_ref._fast.elements import adagrad_update, momentum_update, relu, relu_gradient, torch_update
 from purine_ref._fast.normalization import lrn, lrn_gradient, window_sum
-from purine_ref._fast.patches import col2im, fold, im2col, unfold
+from purine_ref._fast.patches import col2im, fold, im2col, pixel_rows, unfold
 from purine_ref._fast.pools import average_pool, average_pool_scatter, max_pool, max_pool_scatter
 
 __all__ = [
     "adagrad_update",
+    "add_bias",
     "average_pool",
     "average_pool_scatter",
     "bias_gradient",
@@ -37,6 +38,7 @@ __all__ = [
     "max_pool_scatter",
     "momentum_update",
     "philox",
+    "pixel_rows",
     "relu",
     "relu_bias_gradient",
     "relu_gradient",

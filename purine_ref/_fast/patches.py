@@ -101,3 +101,20 @@ def fold(rows: Array, dx: Array, kernel: Pair, stride: Pair, pads: Pads, dilatio
     dx[...] = 0
     for (p, q), inside, image in positions(dx.shape[2:], kernel, stride, pads, dilation, size):
         dx[(..., *image)] += patches[:, *inside, p, q].transpose(0, 3, 1, 2)
+
+
+def pixel_rows(array: Array) -> Array | None:
+    """(N, C, H, W) that lies by pixels as the matrix (N*H*W, C), the same memory; None for what lies otherwise.
+
+    An array lies so when its channels are neighbours and its pixels evenly spaced in row-major order: a whole
+    channels-last array, or some channels of one. An axis of length 1 may have any stride. Raises ValueError.
+    """
+    require_array(array, "array", 4)
+    n, c, h, w = array.shape
+    images, channels, rows, columns = array.strides
+    pixel = columns if w > 1 else rows if h > 1 else images if n > 1 else c * array.itemsize
+    if (c != 1 and channels != array.itemsize) or pixel < c * array.itemsize:
+        return None
+    if (h != 1 and rows != w * pixel) or (n != 1 and images != h * w * pixel):
+        return None
+    return array.transpose(0, 2, 3, 1).reshape(n * h * w, c)

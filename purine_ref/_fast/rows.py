@@ -32,11 +32,20 @@ class Rows(Sequence[tuple[int, ...]]):
     __slots__ = ("flat", "starts")
 
     def __init__(self, counts: Array, flat: Array, what: str = "rows") -> None:
-        """`counts` are the rows' lengths, `flat` all integers. Raises ValueError for more than int32 can count."""
+        """`counts` are the rows' lengths, `flat` all integers.
+
+        Raises ValueError for lengths that are not theirs, and for more than int32 can count.
+        """
         require_size(what, max(len(counts), len(flat)))
-        self.starts = np.zeros(len(counts) + 1, np.int32)
-        np.cumsum(counts, out=self.starts[1:])
-        self.flat = np.asarray(flat, np.int32)
+        lengths = np.asarray(counts, np.int64)
+        if lengths.min(initial=0) < 0 or lengths.sum() != len(flat):  # a loop in C would read what is not there
+            raise ValueError(f"{what}: expected {len(flat)} integers in rows of 0 or more, got {lengths.sum()}")
+        self.starts = np.zeros(len(lengths) + 1, np.int32)
+        np.cumsum(lengths, out=self.starts[1:])
+        wide = np.asarray(flat)
+        if wide.size and not 0 <= wide.min() <= wide.max() <= LIMIT:  # numpy would wrap them round
+            raise ValueError(f"{what}: expected 0 to {LIMIT}, got {wide.min()} to {wide.max()}")
+        self.flat = wide.astype(np.int32, copy=False)
 
     def __len__(self) -> int:
         return len(self.starts) - 1

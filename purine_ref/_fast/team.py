@@ -80,13 +80,15 @@ class Team:
         """Start a run of a new `tracker`; the other arguments are those of `Tracker.run`, and `token` names the run.
 
         False, and nothing is done, while operators of an earlier run compute. Raises ValueError for calls that are not
-        one for each operator.
+        one for each operator, and for the tracker of other edges.
         """
         operators = len(self._edges.waiting)
         calls = calls if isinstance(calls, Calls) else Calls(calls)
         require_rows("calls", calls, operators)
         if len(tracker._waiting) != operators:
             raise ValueError(f"tracker: expected one of {operators} operators, got {len(tracker._waiting)}")
+        if tracker._edges is not self._edges:
+            raise ValueError("tracker: expected one of the team's edges, got one of others")
         with self._lock:
             if self._computing:
                 return False

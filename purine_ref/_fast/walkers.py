@@ -87,6 +87,8 @@ class Walkers:
             raise RuntimeError("walkers cannot walk when they are closed")
         if len(tracker._waiting) != operators:
             raise ValueError(f"tracker: expected one of {operators} operators, got {len(tracker._waiting)}")
+        if tracker._edges is not self._edges:
+            raise ValueError("tracker: expected one of the walkers' edges, got one of others")
         for op in first:
             if tracker._waiting[op] != 0:
                 raise RuntimeError(f"{self._edges.names[op]!r} cannot finish: it is {tracker.state(op)}")

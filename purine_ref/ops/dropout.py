@@ -67,6 +67,7 @@ class Dropout(ElementwiseOperation):
         xp, x, (y,) = kernels.xp, inputs[0], outputs
 
         def drop(part: slice) -> None:
+            """One piece."""
             xp.multiply(x[part], self.factor, out=y[part])
             xp.copyto(y[part], 0, where=inputs[1][part] == 0)
 

@@ -13,7 +13,7 @@ from purine_ref.operation import Array, Axis, Call, Cost, Kernels, Kinks, Operat
 from purine_ref.ops.activation import ReLUGradient
 from purine_ref.ops.attributes import assign, integer
 from purine_ref.ops.axes import front_axis
-from purine_ref.ops.linear import Bias, BiasGradient
+from purine_ref.ops.linear import Bias, BiasGradient, by_channels
 from purine_ref.ops.sharing import in_pieces, summed_in_pieces
 from purine_ref.rounding import KAPPA
 from purine_ref.tensor import Tensor
@@ -34,7 +34,7 @@ class BiasReLU(Bias):
     def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """Add and select, in one pass."""
         (x, bias), (y,) = inputs, outputs
-        x, y = _by_channels(kernels, self.axis, x), _by_channels(kernels, self.axis, y)
+        x, y = by_channels(kernels, self.axis, x), by_channels(kernels, self.axis, y)
         in_pieces(kernels, x, lambda part: kernels.bias_relu(x[part], bias, y[part]))
 
     def gradient(self, wiring: Wiring) -> None:
@@ -96,9 +96,10 @@ class BiasReLUGradient(Operation):
         """Select by the sign of y, and sum up, in one pass."""
         (dy, y), (dx, dbias) = inputs, outputs
         y = y if y.dtype == dy.dtype else y.astype(dy.dtype)  # bounds are in float64, by a float32 run's decisions
-        dy, y, dx = (_by_channels(kernels, self.axis, array) for array in (dy, y, dx))
+        dy, y, dx = (by_channels(kernels, self.axis, array) for array in (dy, y, dx))
 
         def work(part: slice, total: Array) -> None:
+            """One piece, and its sums."""
             kernels.relu_bias_gradient(dy[part], y[part], dx[part], total)
 
         summed_in_pieces(kernels, dy, dbias, work)
@@ -146,10 +147,3 @@ class BiasReLUGradient(Operation):
     def _sums(self, call: Call) -> Call:
         """The call as one of `BiasGradient`, whose input is without errors."""
         return replace(call, inputs=call.outputs[:1], outputs=call.outputs[1:], variances=[None])
-
-
-def _by_channels(kernels: Kernels, axis: int, array: Array) -> Array:
-    """The array seen with the axis of the bias as its second, as the loops have it."""
-    if array.ndim == 1:
-        return array[None]
-    return array if axis == 1 else kernels.xp.moveaxis(array, axis, 1)

@@ -151,6 +151,7 @@ class Bias(Operation):
 
     axis: int = 1
 
+    loops = frozenset({"add_bias"})
     in_place = True
 
     def __post_init__(self) -> None:
@@ -174,12 +175,8 @@ class Bias(Operation):
     def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """x plus bias, spread along all other axes."""
         (x, bias), (y,) = inputs, outputs
-        axis = self.axis % x.ndim
-        spread = bias.reshape(-1, *[1] * (x.ndim - axis - 1))
-        if axis == 0:
-            kernels.xp.add(x, spread, out=y)
-        else:
-            in_pieces(kernels, x, lambda part: kernels.xp.add(x[part], spread, out=y[part]))
+        x, y = by_channels(kernels, self.axis, x), by_channels(kernels, self.axis, y)
+        in_pieces(kernels, x, lambda part: kernels.add_bias(x[part], bias, y[part]))
 
     def gradient(self, wiring: Wiring) -> None:
         """The gradient of x is dy itself; `BiasGradient` for bias."""
@@ -238,10 +235,7 @@ class BiasGradient(LinearOperation):
     def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """Sum over all axes but one."""
         (dy,), (dbias,) = inputs, outputs
-        if dy.ndim == 1:
-            dy = dy[None]
-        elif self.axis != 1:
-            dy = kernels.xp.moveaxis(dy, self.axis, 1)
+        dy = by_channels(kernels, self.axis, dy)
         summed_in_pieces(kernels, dy, dbias, lambda part, total: kernels.bias_gradient(dy[part], total))
 
     def cost(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Cost:
@@ -290,6 +284,13 @@ def _flat(kernels: Kernels, x: Array) -> Array:
 
 def _cost(x: Tensor, weight: Tensor, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Cost:
     return Cost(2 * x.shape[0] * weight.size, traffic(inputs, outputs))
+
+
+def by_channels(kernels: Kernels, axis: int, array: Array) -> Array:
+    """The array seen with the axis of the bias as its second, as the loops have it."""
+    if array.ndim == 1:
+        return array[None]
+    return array if axis == 1 else kernels.xp.moveaxis(array, axis, 1)
 
 
 def _axis(op: Bias | BiasGradient) -> int:

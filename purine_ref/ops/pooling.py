@@ -147,6 +147,7 @@ class MaxPool2dGradient(PlaneOperation, LinearOperation):
         (dy, index), (dx,) = inputs, outputs
 
         def scatter(part: slice) -> None:
+            """One piece."""
             kernels.max_pool_scatter(dy[part], index[part], dx[part].shape, out=dx[part])
 
         in_pieces(kernels, dx, scatter)
@@ -273,6 +274,7 @@ class AveragePool2dGradient(PlaneOperation, LinearOperation):
         window = (self.kernel, self.stride, self.pads, self.count)
 
         def scatter(part: slice) -> None:
+            """One piece."""
             kernels.average_pool_scatter(dy[part], dx[part].shape, *window, out=dx[part])
 
         in_pieces(kernels, dx, scatter)

@@ -7,6 +7,7 @@ order, whoever computes them (rule R8).
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from purine_ref.operation import Array, Kernels
 
@@ -18,6 +19,8 @@ MOST = 16
 
 _WHOLE = slice(None)
 
+_NUMBER: Any = ...  # all of an array without axes, which no slice fits; what is done with it is the same
+
 
 def in_pieces(kernels: Kernels, like: Array, work: Callable[[slice], object]) -> None:
     """Call `work` with slices that make up the first axis of `like`, shared among threads.
@@ -26,7 +29,7 @@ def in_pieces(kernels: Kernels, like: Array, work: Callable[[slice], object]) ->
     """
     pieces = _count(like)
     if pieces < 2:
-        work(_WHOLE)
+        work(_WHOLE if like.ndim else _NUMBER)
         return
     cuts = _cuts(len(like), pieces)
     kernels.share(pieces, lambda piece: work(cuts[piece]))
@@ -42,7 +45,7 @@ def summed_in_pieces(
     """
     pieces = _count(like)
     if pieces < 2:
-        work(_WHOLE, total)
+        work(_WHOLE if like.ndim else _NUMBER, total)
         return
     cuts, sums = _cuts(len(like), pieces), kernels.xp.empty((pieces, *total.shape), kernels.xp.float64)
     kernels.share(pieces, lambda piece: work(cuts[piece], sums[piece]))

@@ -24,6 +24,15 @@ def exponentials(operation: Operation, xp: Any, x: Array, axis: int) -> tuple[Ar
     """
     x = xp.ascontiguousarray(x)
     largest = x.max(axis=axis, keepdims=True)
+    if not xp.isfinite(largest).all():
+        largest = _beyond(operation, xp, largest, axis)
+    shifted = xp.subtract(x, largest, dtype=xp.float64)
+    powers = xp.exp(shifted)
+    return shifted, powers, sum_along(xp, powers, axis)
+
+
+def _beyond(operation: Operation, xp: Any, largest: Array, axis: int) -> Array:
+    """The rows' largest elements, of which some are not finite, as they are to be subtracted."""
     nowhere = largest == -xp.inf
     if nowhere.any():
         raise OperatorError(
@@ -31,9 +40,7 @@ def exponentials(operation: Operation, xp: Any, x: Array, axis: int) -> tuple[Ar
             f"{int(nowhere.sum())} of {nowhere.size} rows"
         )
     # inf - inf is NaN, but with a warning; to subtract NaN says the same without one.
-    shifted = xp.subtract(x, xp.where(largest == xp.inf, xp.nan, largest), dtype=xp.float64)
-    powers = xp.exp(shifted)
-    return shifted, powers, sum_along(xp, powers, axis)
+    return xp.where(largest == xp.inf, xp.nan, largest)
 
 
 def sum_along(xp: Any, x: Array, axis: int) -> Array:

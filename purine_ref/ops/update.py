@@ -255,9 +255,11 @@ def _update(
 ) -> None:
     """Call one of the loops, which all take the same arrays and numbers."""
     (weight, gradient, state, rate), (new_weight, new_state) = inputs, outputs
-    numbers = (float(rate * op.multiplier), factor, op.decay)  # the rate times its multiplier is rounded to the dtype
+    # The rate times its multiplier is rounded to the dtype.
+    numbers = (float(rate if op.multiplier == 1 else rate * op.multiplier), factor, op.decay)
 
     def update(part: slice) -> None:
+        """One piece."""
         loop(weight[part], gradient[part], state[part], *numbers, new_weight[part], new_state[part])
 
     if weight.size < 2 * PIECE:

@@ -154,7 +154,7 @@ def exact_sum(terms: Sequence[float]) -> float:
 
 
 LOOPS = (
-    "im2col col2im max_pool max_pool_scatter average_pool average_pool_scatter window_sum philox "
+    "im2col col2im max_pool max_pool_scatter average_pool average_pool_scatter window_sum philox add_bias "
     "bias_relu relu_bias_gradient bias_gradient relu relu_gradient momentum_update torch_update adagrad_update".split()
 )
 """Loops whose every operation, and the order of them, is fixed by IEEE 754 and their definition."""
@@ -201,6 +201,7 @@ def _wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function on plain arrays that takes and gives steady ones."""
 
     def call(*arguments: Any, **options: Any) -> Any:
+        """The function, on plain arrays."""
         options = {name: _plain(value) for name, value in options.items()}
         return steady(function(*[_plain(each) for each in arguments], **options))
 
