@@ -10,7 +10,8 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from purine_ref.benchmarks.timing import WIDTH, Series, machine, machine_line, table
+from purine_ref.benchmarks import machine
+from purine_ref.benchmarks.timing import WIDTH, Series, table
 
 USAGE, INTERRUPTED = 64, 130
 """Exit codes: wrong usage, and Ctrl-C."""
@@ -22,7 +23,7 @@ def show(title: str, series: Sequence[Series], items: str, notes: Sequence[str] 
     if not console.is_terminal:
         console = Console(highlight=False, width=WIDTH)
     console.print(table(title, series, items))
-    for note in (*notes, machine_line()):
+    for note in (*notes, machine.line()):
         console.print(note, soft_wrap=True)
 
 
@@ -31,7 +32,7 @@ def save(target: str | None, series: Sequence[Series], notes: Sequence[str] = ()
     if target is None:
         return
     rows = [one.row() for one in series]
-    facts = {"schema": "purine-ref/bench/1", "machine": machine(), "rows": rows, "notes": list(notes)}
+    facts = {"schema": "purine-ref/bench/1", "machine": machine.describe(), "rows": rows, "notes": list(notes)}
     text = json.dumps(facts, indent=2)
     if target == "-":
         click.echo(text)

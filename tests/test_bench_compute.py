@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from purine_ref.benchmarks import compute, machine, plots, scaling
+from purine_ref.benchmarks import compute, machine, plots
 from purine_ref.benchmarks.agreement import losses, require_agreement
 from purine_ref.benchmarks.contenders import Child, Spec, children
 from purine_ref.benchmarks.intervals import covered, hidden_time
 from purine_ref.benchmarks.side import data, initial_values, network
 from purine_ref.benchmarks.steps import EXECUTORS, Network, flops, layout_bytes, overlap
-from purine_ref.benchmarks.timing import Series
+from purine_ref.benchmarks.timing import Series, number
+from purine_ref.cli import run as run_command
 from purine_ref.devices import CpuDevice
-from purine_ref.errors import ResultDiffers
+from purine_ref.devices.kernels import KERNEL_SETS
+from purine_ref.errors import GraphError, ResultDiffers
 from purine_ref.executors import Span
 from purine_ref.operation import RunKey
 from purine_ref.plan import prepare
@@ -28,12 +32,11 @@ from purine_ref.plan import prepare
 LENET = Spec("purine", "lenet-digits", 4, 2)
 TORCH = importlib.util.find_spec("torch") is not None
 CORES = compute.cores_here()
-
-Table = dict[tuple[str, int, str], Series]
-"""Rows by name, workers and metric."""
+PNG = b"\x89PNG\r\n\x1a\n"
 
 
-def by_key(series: list[Series]) -> Table:
+def by_key(series: list[Series]) -> dict[tuple[str, int, str], Series]:
+    """Rows by name, workers and metric."""
     found = {(one.name, one.workers, one.metric): one for one in series}
     assert len(found) == len(series)
     return found
@@ -44,13 +47,13 @@ def by_key(series: list[Series]) -> Table:
 
 @pytest.mark.parametrize("how", ["split", "branches", "both"])
 def test_every_way_to_use_workers_gives_the_same_bits(how: str) -> None:
-    one = Spec(**{**_fields(LENET), "workers": 1})
-    with Network(one, "float32") as alone, Network(Spec(**{**_fields(LENET), "how": how}), "float32") as side:
+    one = replace(LENET, workers=1)
+    with Network(one, "float32") as alone, Network(replace(LENET, how=how), "float32") as side:
         assert [side.checked_step() for _ in range(3)] == [alone.checked_step() for _ in range(3)]
 
 
 def test_replicas_compute_what_the_serial_graph_does() -> None:
-    with Network(Spec(**{**_fields(LENET), "how": "data"}), "float64") as side:
+    with Network(replace(LENET, how="data"), "float64") as side:
         for want, bound in losses("lenet-digits", 4, "float64", 2, 0):
             assert 0 < bound < 1e-10
             assert abs(side.checked_step() - want) <= bound
@@ -87,7 +90,7 @@ def test_the_peer_has_the_parameters_of_the_graph(model: str) -> None:
 def test_initial_values_are_those_that_an_executor_starts_with() -> None:
     graph = network("lenet-digits", 2, "float32")
     found = initial_values(graph, CpuDevice().kernels(RunKey(5)))
-    with Network(Spec(**{**_fields(LENET), "seed": 5}), "float32") as side:
+    with Network(replace(LENET, seed=5), "float32") as side:
         for name, array in found.items():
             assert np.array_equal(side._executor.fetch(name), array)
 
@@ -111,7 +114,7 @@ class Liar:
         return [want + self._by * (number == self._step) for number, want in enumerate(found)]
 
 
-@pytest.mark.parametrize("step", [0, 1])
+@pytest.mark.parametrize("step", [0, 1, 2])
 def test_who_computes_something_else_is_not_timed(step: int) -> None:
     require_agreement([Liar(step, 1e-15)], "lenet-digits", 4, 0)  # type: ignore[list-item]
     with pytest.raises(ResultDiffers, match=f"the loss of step {step + 1} by purine split .* is not timed"):
@@ -167,52 +170,76 @@ def test_a_child_is_held_to_its_cores() -> None:
 # Compute ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def measured() -> compute.Found:
-    return compute.run(["lenet"], 4, ["numpy", "plain"], [1, 2, CORES + 1], 1)
-
-
-def test_compute_has_a_row_for_everyone(measured: compute.Found) -> None:
-    found = by_key(measured.series)
-    counts = [n for n in (1, 2) if n <= CORES]
+def test_compute_has_a_row_for_everyone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(compute, "TURN", 0.0)
+    target = tmp_path / "compute.json"
+    sizes = ["--model", "lenet", "--batch", "4", "--kernels", "numpy,plain", "--workers", f"1,{CORES + 1}"]
+    assert run_command(["bench", "compute", *sizes, "--runs", "1", "--seed", "3", "--json", str(target)]) == 0
+    report = json.loads(target.read_text("utf-8"))
+    assert (report["schema"], report["verdict"], report["seed"]) == ("purine-ref/bench/1", "pass", 3)
+    assert report["machine"] == machine.describe()
+    assert report["executed"] == len(report["rows"])
+    assert all(0 <= row["min"] <= row["median"] <= row["max"] for row in report["rows"])
+    rows = {(row["name"], row["workers"], row["metric"]): row for row in report["rows"]}
+    found = {key: row["median"] for key, row in rows.items()}
     torch = ["torch channels-last", "torch default"] if TORCH else []
-    for n in counts:
-        for name in ["purine numpy", "purine plain", *torch]:
-            assert found[name, n, "throughput"].unit == "images/s"
-            assert found[name, n, "core time"].unit == "ms"
-            assert found[name, n, "peak memory"].values[0] > found[name, n, "network memory"].values[0] > 0
-            assert 0 < found[f"{name} / matmul", n, "arithmetic"].values[0] < 1
-        assert found["purine numpy", n, "planned memory"].values > (0,)
-        assert found["purine plain", n, "layout changes"].values == (0,)
-        assert found["matmul", n, "throughput"].unit == "GFLOP/s"
-    assert f"{CORES + 1} workers are left out: this process may use {CORES} cores" in measured.skipped
-    assert set(measured.skipped) < set(measured.notes)
+    for name in ["purine numpy", "purine plain", *torch]:
+        assert rows[name, 1, "throughput"]["unit"] == "images/s"
+        assert rows[name, 1, "core time"]["unit"] == "ms"
+        assert found[name, 1, "peak memory"] > found[name, 1, "network memory"] > 0
+        assert found[f"{name} / matmul", 1, "arithmetic"] > 0
+    for name in torch:
+        ratio = found["purine plain", 1, "throughput"] / found[name, 1, "throughput"]
+        assert found[f"purine plain / {name}", 1, "throughput"] == ratio
+    assert found["purine numpy", 1, "planned memory"] > 0
+    assert found["purine plain", 1, "layout changes"] == 0
+    assert rows["matmul", 1, "throughput"]["unit"] == "GFLOP/s"
+    left_out = f"{CORES + 1} workers are left out: this process may use {CORES} cores"
+    assert left_out in report["notes"]
+    assert report["skipped"] == 1 + (not TORCH)
+    printed = capsys.readouterr().out
+    assert all(word in printed for word in [left_out, "purine plain", "matmul", "processor"])
 
 
-def test_ratios_fit_the_rows(measured: compute.Found) -> None:
-    if not TORCH:
-        pytest.skip("PyTorch is not installed")
-    found = by_key(measured.series)
-    for n in (n for n in (1, 2) if n <= CORES):
-        own = found["purine numpy", n, "throughput"].values[0]
-        for layout in ("channels-last", "default"):
-            other = found[f"torch {layout}", n, "throughput"].values[0]
-            assert found[f"purine numpy / torch {layout}", n, "throughput"].values == (own / other,)
-        peers = {
-            (layout, m): found[f"torch {layout}", m, "throughput"].values[0]
-            for layout in ("channels-last", "default") for m in range(1, n + 1)
-        }  # fmt: skip
-        layout, m = max(peers, key=lambda key: peers[key])
-        assert found["purine numpy / torch best", n, "throughput"].values == (own / peers[layout, m],)
-        core = found["purine numpy", n, "core time"].values[0] / found[f"torch {layout}", m, "core time"].values[0]
-        assert found["purine numpy / torch best", n, "core time"].values == (core,)
+def _speed(name: str, workers: int, throughput: float, core_time: float) -> list[Series]:
+    row = Series(name, "c", 8, workers, "throughput", "images/s", (throughput,) * 3)
+    return [row, replace(row, metric="core time", unit="ms", values=(core_time,) * 3)]
+
+
+def test_the_best_of_the_peer_may_have_fewer_workers() -> None:
+    rows = [*_speed("purine numpy", 1, 100, 10), *_speed("torch default", 1, 80, 12), *_speed("torch a", 1, 50, 20)]
+    rows += [*_speed("purine numpy", 2, 160, 12), *_speed("purine numpy (both)", 2, 200, 9)]
+    rows += _speed("torch default", 2, 40, 50)
+    found = {key: row.values[0] for key, row in by_key(compute.ratios(rows)).items()}
+    assert found == {
+        ("purine numpy / torch default", 1, "throughput"): 100 / 80,
+        ("purine numpy / torch a", 1, "throughput"): 100 / 50,
+        ("purine numpy / torch best", 1, "throughput"): 100 / 80,
+        ("purine numpy / torch best", 1, "core time"): 10 / 12,
+        ("purine numpy / torch default", 2, "throughput"): 160 / 40,
+        ("purine numpy / torch best", 2, "throughput"): 160 / 80,
+        ("purine numpy / torch best", 2, "core time"): 12 / 12,
+        ("purine numpy (both) / purine numpy", 2, "throughput"): 200 / 160,
+        ("purine numpy (both) / torch default", 2, "throughput"): 200 / 40,
+        ("purine numpy (both) / torch best", 2, "throughput"): 200 / 80,
+        ("purine numpy (both) / torch best", 2, "core time"): 9 / 12,
+    }
+
+
+def test_speed_is_time_turned_round() -> None:
+    wall = Series("purine numpy", "c", 8, 1, "wall", "ns", (2e6, 4e6))
+    assert compute.speed(wall) == replace(wall, metric="throughput", unit="images/s", values=(500.0, 250.0))
+    assert compute.speed(replace(wall, metric="processor")).values == (2.0, 4.0)
+    assert compute.speed(replace(wall, name="matmul"), 8e6).values == (4.0, 2.0)
 
 
 def test_shares_of_the_arithmetic_are_counted() -> None:
     rows = [Series("purine numpy", "c", 8, 1, "throughput", "images/s", (50.0, 100.0)),
             Series("matmul", "c", 1, 1, "throughput", "GFLOP/s", (100.0, 50.0))]  # fmt: skip
     [share] = compute.shares(rows, 1e9)
-    assert (share.name, share.metric, share.unit, share.values) == ("purine numpy / matmul", "arithmetic", "x", (0.5, 2))
+    assert share == Series("purine numpy / matmul", "c", 8, 1, "arithmetic", "x", (0.5, 2.0))
 
 
 def test_branches_compete_on_googlenet_alone() -> None:
@@ -227,25 +254,38 @@ def test_branches_compete_on_googlenet_alone() -> None:
 
 def test_what_is_missing_is_told_and_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    found = compute.run([], None, ["onednn2"], [1], 1)
+
+    def missing() -> None:
+        raise GraphError("there is no oneDNN here; pip install it")
+
+    monkeypatch.setattr(KERNEL_SETS["onednn"], "require", missing)
+    found = compute.run([], None, ["onednn", "plain"], [1], 1)
     assert found.series == []
     assert found.skipped == [
-        "onednn2 kernels are left out: they are not installed; pip install 'purine_ref[onednn2]'",
+        "onednn kernels are left out: there is no oneDNN here; pip install it",
         "torch is left out: it is not installed; pip install torch",
     ]
+    with pytest.raises(GraphError, match="no kernel set 'abacus'; there are numpy, plain"):
+        compute.available(["abacus"])
 
 
 # Scaling ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(CORES < 2, reason="this process may use one core only")
-def test_scaling_says_what_a_second_worker_brings() -> None:
-    found = by_key(scaling.run(["lenet"], 4, "numpy", [2], 1).series)
-    one, two = (found["purine numpy", n, "throughput"].values[0] for n in (1, 2))
-    assert found["2 workers / 1", 2, "throughput"].values == (two / one,)
-    assert found["2 workers / 1", 2, "efficiency"].values == (two / one / 2,)
-    assert found["purine numpy", 2, "copies"].unit == "ms"
-    assert 0 <= found["purine numpy", 2, "hidden copies"].values[0] <= 1
+def test_scaling_says_what_a_second_worker_brings(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    target, picture = tmp_path / "scaling.json", tmp_path / "scaling.png"
+    sizes = ["--model", "lenet", "--batch", "4", "--workers", "2", "--runs", "1"]
+    assert run_command(["bench", "scaling", *sizes, "--json", str(target), "--plot", str(picture)]) == 0
+    rows = json.loads(target.read_text("utf-8"))["rows"]
+    found = {(row["name"], row["workers"], row["metric"]): row["median"] for row in rows}
+    one, two = (found["purine numpy", n, "throughput"] for n in (1, 2))
+    assert found["2 workers / 1", 2, "throughput"] == two / one
+    assert found["2 workers / 1", 2, "efficiency"] == two / one / 2
+    assert found["purine numpy", 2, "copies"] > 0
+    assert 0 <= found["purine numpy", 2, "hidden copies"] <= 1
+    assert picture.read_bytes().startswith(PNG)
 
 
 def test_copies_are_told_from_computing() -> None:
@@ -283,8 +323,17 @@ def test_a_picture_is_a_png(bench: str, tmp_path: Path) -> None:
     target = tmp_path / "plot.png"
     for rows in (ROWS, []):
         plots.draw(bench, rows, str(target), "processor 2 cores; python 3")
-        assert target.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+        assert target.read_bytes().startswith(PNG)
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_picture_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with pytest.raises(OSError, match="directory"):
+        plots.draw("compute", ROWS, str(folder))
+    assert list(tmp_path.iterdir()) == [folder]
 
 
 def test_panels_hold_one_unit_each_and_name_their_case() -> None:
@@ -292,26 +341,56 @@ def test_panels_hold_one_unit_each_and_name_their_case() -> None:
     assert titles["compute"] == [("nin, 128 images a step: training steps", 2),
                                  ("nin, 128 images a step: memory of a step", 1)]  # fmt: skip
     assert titles["scaling"][1] == ("nin, 128 images a step: how well workers are used", 2)
-    assert titles["dispatch"] == [("chain, 10 operators: processor time per operator", 1)]
+    assert titles["dispatch"] == [("chain, 10 operators: processor time of each", 1)]
 
 
-def test_a_picture_without_matplotlib_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_picture_without_matplotlib_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(plots.NoMatplotlib, match=r"pip install 'purine_ref\[plot\]'"):
-        plots.require()
+    assert run_command(["bench", "compute", "--plot", str(tmp_path / "plot.png")]) == 2
+    assert capsys.readouterr() == ("", "Error: a plot needs matplotlib: pip install 'purine_ref[plot]'\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("compute", "--model", "nin,alexnet"), "expected all, or some of nin, googlenet, lenet; got 'alexnet'"),
+        (("compute", "--kernels", "abacus"), "expected all, or some of numpy, plain"),
+        (("compute", "--workers", "1,none"), "expected numbers of 1 or more, joined by commas; got '1,none'"),
+        (("scaling", "--batch", "0"), "0 is not in the range"),
+    ],
+)
+def test_wrong_usage_is_refused(arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["bench", *arguments]) == 64
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+INTERRUPTED = """
+import os, signal
+from purine_ref.benchmarks import contenders
+from purine_ref.cli import main
+ask = contenders.Child.ask
+contenders.Child.ask = lambda child, what, **facts: (os.kill(os.getpid(), signal.SIGINT), ask(child, what, **facts))
+main()
+"""
+"""The command, in which Ctrl-C is pressed as soon as it asks a child."""
+
+
+@pytest.mark.parametrize("bench", ["compute", "scaling"])
+def test_control_c_ends_the_command_with_a_word(bench: str) -> None:
+    arguments = ["bench", bench, "--model", "lenet", "--batch", "2", "--workers", "1"]
+    program = [sys.executable, "-c", INTERRUPTED, *arguments]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout, done.stderr.split()) == (130, "", ["interrupted"])
 
 
 def test_numbers_have_three_digits() -> None:
-    assert [plots.number(value) for value in (12547.8, 123.4, 12.345, 0.04321, 0.0)] == [
-        "12,548", "123", "12.3", "0.0432", "0",
-    ]  # fmt: skip
+    found = [number(value) for value in (12547.8, 123.4, 99.96, 99.94, 12.0, 0.04321, 0.0)]
+    assert found == ["12,548", "123", "100", "99.9", "12.0", "0.0432", "0"]
 
 
 def test_the_machine_is_described() -> None:
     found = machine.describe()
     assert found.keys() >= {"processor", "memory", "python", "numpy", "blas", "loops", "system"}
     assert all(isinstance(value, str) and value for value in found.values())
-
-
-def _fields(spec: Spec) -> dict[str, Any]:
-    return {name: getattr(spec, name) for name in spec.__slots__}

@@ -18,12 +18,11 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from purine_ref._fast import FAST, Walkers
 from purine_ref.benchmarks import handover, native, peers
 from purine_ref.benchmarks.shapes import SHAPES, Predecessors, build
-from purine_ref.benchmarks.timing import Contestant, Series, measure, seconds, status
+from purine_ref.benchmarks.timing import Contestant, Found, Series, measure, seconds, status
 from purine_ref.executors import Serial, Threaded
 from purine_ref.plan import Plan
 from purine_ref.schedule import Schedule
@@ -49,14 +48,6 @@ RATIOS = (
       for ours in (NO_OP, TEAM)),
 )  # fmt: skip
 """Pairs of rows, of the same number of workers; the second alone may have one worker where the first has more."""
-
-
-class Found(NamedTuple):
-    """What was measured, what is to be said about it, and who was left out."""
-
-    series: list[Series]
-    notes: list[str]
-    skipped: list[str]
 
 
 def count_down(plan: Plan, outputs: Sequence[Sequence[int]], consumers: Sequence[Sequence[int]]) -> None:

@@ -13,16 +13,14 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
-import platform
-import resource
 import time
 import weakref
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 
+from purine_ref.benchmarks.machine import greatest
 from purine_ref.benchmarks.shapes import SHAPES, Predecessors, build
 from purine_ref.benchmarks.timing import Contestant, Series, measure, paused_collector, status
 from purine_ref.executors import Serial
@@ -97,20 +95,7 @@ def _live(case: str, operators: int) -> int:
     prepare(graph)
     with Serial(graph) as executor:
         executor.run()
-    return _greatest()
-
-
-def _greatest() -> int:
-    """Bytes of memory that this process had at most.
-
-    On Linux that is the kernel's high-water mark, since `getrusage` counts what the parent had when it made the child.
-    """
-    status_file = Path("/proc/self/status")
-    if status_file.exists():
-        lines = status_file.read_text("ascii", "replace").splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
-    unit = 1 if platform.system() == "Darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return greatest()
 
 
 def run(operators: int, largest: int, runs: int) -> tuple[list[Series], list[str]]:

@@ -7,7 +7,9 @@ from typing import Any, TypeVar
 
 import click
 
+from purine_ref.benchmarks.compute import CASES
 from purine_ref.benchmarks.dispatch import PEERS
+from purine_ref.devices.kernels import KERNEL_SETS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -40,6 +42,53 @@ def size_options(function: F) -> F:
     peak = click.option("--peak", type=click.IntRange(0), default=1_000_000, show_default=True, help=alone)
     operators = click.option("--operators", type=click.IntRange(1), default=100_000, show_default=True, help=largest)
     return operators(peak(function))
+
+
+def network_options(function: F) -> F:
+    """`--model`, a tuple of names, and `--batch` of `compute` and `scaling`."""
+    words = f"Which networks, joined by commas: {', '.join(CASES)}; or all."
+    model = click.option("--model", "models", default="all", show_default=True, callback=_models, help=words)
+    sizes = ", ".join(f"{case.batch} for {name}" for name, case in CASES.items())
+    batch = click.option("--batch", type=click.IntRange(1), help=f"Images in a step; by default {sizes}.")
+    return model(batch(function))
+
+
+def kernel_sets_option(function: F) -> F:
+    """`--kernels`, a tuple of names."""
+    words = f"Which kernel sets, joined by commas: {', '.join(KERNEL_SETS)}; or all."
+    return click.option("--kernels", default="numpy", show_default=True, callback=_kernels, help=words)(function)
+
+
+def workers_option(function: F) -> F:
+    """`--workers`, a tuple of numbers."""
+    words = "How many workers, joined by commas; what is more than the cores is left out."
+    return click.option("--workers", default="1,2", show_default=True, callback=_workers, help=words)(function)
+
+
+def _models(_: click.Context, parameter: click.Parameter, text: str) -> tuple[str, ...]:
+    return _names(parameter, text, tuple(CASES))
+
+
+def _kernels(_: click.Context, parameter: click.Parameter, text: str) -> tuple[str, ...]:
+    return _names(parameter, text, tuple(KERNEL_SETS))
+
+
+def _names(parameter: click.Parameter, text: str, known: tuple[str, ...]) -> tuple[str, ...]:
+    """The names that the text joins by commas, each once."""
+    names = known if text == "all" else tuple(dict.fromkeys(text.split(",")))
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise click.BadParameter(
+            f"expected all, or some of {', '.join(known)}; got {', '.join(map(repr, unknown))}", param=parameter
+        )
+    return names
+
+
+def _workers(_: click.Context, parameter: click.Parameter, text: str) -> tuple[int, ...]:
+    numbers = [int(word) if word.isdecimal() else 0 for word in text.split(",")]
+    if min(numbers) < 1:
+        raise click.BadParameter(f"expected numbers of 1 or more, joined by commas; got {text!r}", param=parameter)
+    return tuple(sorted(set(numbers)))
 
 
 def _peers(_: click.Context, parameter: click.Parameter, text: str) -> tuple[str, ...]:

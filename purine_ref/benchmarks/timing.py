@@ -10,23 +10,17 @@ paused while the clock runs, as `timeit` does it, and run before.
 from __future__ import annotations
 
 import gc
-import os
-import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
-
-from purine_ref import _fast
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +65,14 @@ class Series:
         """How many times `other` this is, round by round, as a series of unit x under `name`."""
         ratios = tuple(a / b for a, b in zip(self.values, other.values, strict=True))
         return Series(name, self.case, self.items, self.workers, self.metric, "x", ratios)
+
+
+class Found(NamedTuple):
+    """What a benchmark measured, what is to be said about it, and who was left out, which is said too."""
+
+    series: list[Series]
+    notes: list[str]
+    skipped: list[str]
 
 
 @contextmanager
@@ -133,28 +135,13 @@ def status(text: str) -> Iterator[None]:
         yield
 
 
-def machine() -> dict[str, str]:
-    """What the figures depend on besides the code."""
-    return {
-        "processor": f"{len(os.sched_getaffinity(0))} cores, {_processor()}",
-        "python": f"{platform.python_implementation()} {platform.python_version()}",
-        "numpy": np.__version__,
-        "loops": "compiled" if _fast.FAST else "plain",
-        "system": f"{platform.system()} {platform.machine()}",
-    }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else "unknown processor"
-
-
 WIDTH = 132
 """Columns of a table where nothing says how wide it may be."""
+
+
+def number(value: float) -> str:
+    """A number for people: three digits, or all before the point."""
+    return f"{value:,.0f}" if abs(value) >= 99.95 else f"{value:#.3g}" if value else "0"
 
 
 def table(title: str, series: Sequence[Series], items: str) -> Table:
@@ -167,13 +154,8 @@ def table(title: str, series: Sequence[Series], items: str) -> Table:
     for case, group in groupby(series, lambda one: one.case):
         for one in group:
             row = one.row()
-            figures = [f"{row[key]:,.{1 if one.unit == 'ns' else 2}f}" for key in ("median", "min", "max")]
+            figures = [number(row[key]) for key in ("median", "min", "max")]
             counts = [str(one.workers), f"{one.items:,}"]
             whole.add_row(case, one.name, one.metric, *counts, *figures, one.unit, str(row["runs"]))
         whole.add_section()
     return whole
-
-
-def machine_line() -> str:
-    """The machine in one line."""
-    return "; ".join(f"{key} {value}" for key, value in machine().items())

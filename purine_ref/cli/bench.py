@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 
 import click
 
+from purine_ref.benchmarks import compute as computing
 from purine_ref.benchmarks import dispatch as dispatching
 from purine_ref.benchmarks import graph as graphs
-from purine_ref.benchmarks.options import peers_option, runs_option, size_options, small_option
-from purine_ref.benchmarks.timing import WIDTH, Series, machine, machine_line, table
-from purine_ref.cli.report import CODES, json_option, output, seed_option, write_json
+from purine_ref.benchmarks import machine, plots
+from purine_ref.benchmarks import scaling as scalings
+from purine_ref.benchmarks.options import (
+    kernel_sets_option,
+    network_options,
+    peers_option,
+    runs_option,
+    size_options,
+    small_option,
+    workers_option,
+)
+from purine_ref.benchmarks.timing import WIDTH, Found, table
+from purine_ref.cli.report import CODES, json_option, kernels_option, output, output_file, seed_option, write_json
+from purine_ref.devices import kernel_set
 
 EPILOG = """\b
 Examples:
@@ -19,6 +30,8 @@ Examples:
   purine-ref bench dispatch --operators 100000 --runs 3 --small 0
   purine-ref bench dispatch --peers taskflow,onetbb --json dispatch.json
   purine-ref bench graph
+  purine-ref bench compute --model nin --plot nin.png
+  purine-ref bench scaling --model nin
 """
 
 GRAPH_EPILOG = """\b
@@ -27,6 +40,23 @@ Examples:
   purine-ref bench graph --operators 2000 --peak 0 --runs 3
   purine-ref bench graph --peak 1000000 --json graph.json
 """
+
+
+COMPUTE_EPILOG = """\b
+Examples:
+  purine-ref bench compute
+  purine-ref bench compute --model nin --workers 2 --runs 7
+  purine-ref bench compute --model googlenet --batch 32 --kernels numpy,plain --plot googlenet.png
+"""
+
+SCALING_EPILOG = """\b
+Examples:
+  purine-ref bench scaling
+  purine-ref bench scaling --model nin --runs 7 --plot scaling.png
+"""
+
+plot_option = output_file("--plot", "plot_file", help="Draw a picture there, a PNG; needs the extra `plot`.")
+"""`--plot FILE`."""
 
 
 @click.group(epilog=EPILOG)
@@ -41,15 +71,24 @@ def bench() -> None:
 @small_option(1_000)
 @seed_option
 @json_option
-def dispatch(operators: int, runs: int, small: int, peers: tuple[str, ...], seed: int, json_file: str | None) -> int:
+@plot_option
+def dispatch(
+    operators: int,
+    runs: int,
+    small: int,
+    peers: tuple[str, ...],
+    seed: int,
+    json_file: str | None,
+    plot_file: str | None,
+) -> int:
     """Nanoseconds per operator, its blob included, for operators that do nothing.
 
     Graphs are a chain, layers of 100 that fan out and in, and random layers with 2.5 edges to an operator. Peers that
     are not installed are left out, with a word on what to install.
     """
-    start = time.perf_counter()
+    start = _begin(plot_file)
     found = dispatching.run(operators, small, runs, peers)
-    _report("dispatch", "operators", found.series, found.notes, found.skipped, start, seed, json_file)
+    _report("dispatch", "operators", found, start, seed, json_file, plot_file)
     return CODES["pass"]
 
 
@@ -58,41 +97,103 @@ def dispatch(operators: int, runs: int, small: int, peers: tuple[str, ...], seed
 @runs_option
 @seed_option
 @json_option
-def graph(operators: int, peak: int, runs: int, seed: int, json_file: str | None) -> int:
+@plot_option
+def graph(operators: int, peak: int, runs: int, seed: int, json_file: str | None, plot_file: str | None) -> int:
     """Nanoseconds per node of a graph's life, and the memory that it takes.
 
     A graph is built, prepared, bound to memory, run once, and freed.
     """
-    start = time.perf_counter()
+    start = _begin(plot_file)
     series, notes = graphs.run(operators, peak, runs)
-    _report("graph", "nodes", series, notes, [], start, seed, json_file)
+    _report("graph", "nodes", Found(series, notes, []), start, seed, json_file, plot_file)
     return CODES["pass"]
 
 
-def _report(
-    title: str,
-    items: str,
-    series: Sequence[Series],
-    notes: Sequence[str],
-    skipped: Sequence[str],
-    start: float,
+@bench.command(epilog=COMPUTE_EPILOG)
+@network_options
+@kernel_sets_option
+@workers_option
+@runs_option
+@seed_option
+@json_option
+@plot_option
+def compute(
+    models: tuple[str, ...],
+    batch: int | None,
+    kernels: tuple[str, ...],
+    workers: tuple[int, ...],
+    runs: int,
     seed: int,
     json_file: str | None,
+    plot_file: str | None,
+) -> int:
+    """Images per second of a training step, next to PyTorch.
+
+    A step is forward, backward and momentum update. PyTorch runs eagerly, in both of its memory layouts; if it is not
+    installed it is left out. All must compute the same losses, within the oracle's bounds, before they are timed.
+    """
+    start = _begin(plot_file)
+    found = computing.run(models, batch, kernels, workers, runs, seed)
+    _report("compute", "images", found, start, seed, json_file, plot_file)
+    return CODES["pass" if found.series else "unknown"]
+
+
+@bench.command(epilog=SCALING_EPILOG)
+@network_options
+@kernels_option
+@workers_option
+@runs_option
+@seed_option
+@json_option
+@plot_option
+def scaling(
+    models: tuple[str, ...],
+    batch: int | None,
+    workers: tuple[int, ...],
+    runs: int,
+    seed: int,
+    json_file: str | None,
+    plot_file: str | None,
+) -> int:
+    """What more workers bring to data parallel training steps: images per second, efficiency, hidden copies.
+
+    Workers are held to a core each.
+    """
+    start = _begin(plot_file)
+    found = scalings.run(models, batch, kernel_set(), workers, runs, seed)
+    _report("scaling", "images", found, start, seed, json_file, plot_file)
+    return CODES["pass" if found.series else "unknown"]
+
+
+def _begin(plot_file: str | None) -> float:
+    """When the command began. Raises ClickException, so before anything is measured, if no picture can be drawn."""
+    if plot_file is not None:
+        try:
+            plots.require()
+        except plots.NoMatplotlib as error:
+            raise click.ClickException(str(error)) from None
+    return time.perf_counter()
+
+
+def _report(
+    bench_name: str, items: str, found: Found, start: float, seed: int, json_file: str | None, plot_file: str | None
 ) -> None:
-    """The table, and the object for scripts."""
+    """The table, the picture, and the object for scripts."""
     console = output(json_file)
     if not console.is_terminal:
         console.width = WIDTH
-    console.print(table(title, series, items))
-    for note in (*notes, machine_line()):
+    console.print(table(bench_name, found.series, items))
+    for note in (*found.notes, machine.line()):
         console.print(note, soft_wrap=True)
+    if plot_file is not None:
+        plots.draw(bench_name, found.series, plot_file, machine.line())
     facts = {
-        "executed": len(series),
-        "skipped": len(skipped),
+        "executed": len(found.series),
+        "skipped": len(found.skipped),
         "seconds": time.perf_counter() - start,
         "seed": seed,
-        "machine": machine(),
-        "rows": [one.row() for one in series],
-        "notes": list(notes),
+        "machine": machine.describe(),
+        "rows": [one.row() for one in found.series],
+        "notes": found.notes,
     }
-    write_json(json_file, "bench", "pass", facts)
+    write_json(json_file, "bench", "pass" if found.series else "unknown", facts)
