@@ -76,6 +76,14 @@ def test_results_are_written_and_compared(cases: Path, tmp_path: Path, capsys: A
     assert f"{NAMES[1]}: first: iteration 0, blob 'y', element [0, 0]: got" in capsys.readouterr().out
 
 
+def test_the_trace_of_a_run_is_written_and_legal(cases: Path, tmp_path: Path) -> None:
+    case, trace = cases / NAMES[1], tmp_path / "trace.jsonl"
+    for executor in ("serial", "threads", "ranks"):
+        assert called("run", case, "--trace", trace, "--executor", executor) == 0
+        assert called("trace", trace, "--graph", case) == 0
+        trace.unlink()
+
+
 def test_cases_are_compared_with_cases(cases: Path, tmp_path: Path, capsys: Any) -> None:
     assert called("diff", cases / NAMES[1], cases / NAMES[1]) == 0
     write_case(golden_makers()["operators/Linear/02"](), tmp_path / "other")
@@ -99,6 +107,7 @@ def test_usage(cases: Path, tmp_path: Path) -> None:
     assert called("run") == 64
     assert called("run", tmp_path / "nothing") == 64
     assert called("run", cases / NAMES[0], cases / NAMES[1], "--out", tmp_path / "out") == 64
+    assert called("run", cases / NAMES[0], cases / NAMES[1], "--trace", tmp_path / "trace.jsonl") == 64
     assert called("golden", tmp_path, "--suite", "none") == 64
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +12,27 @@ import pytest
 
 from mini_port import MiniPort, Wrong
 from purine_ref.conformance.cases import Case, make_case, read_case
-from purine_ref.conformance.driving import Options, Result, Trial, check_port, counts, never_run, scratch, verdict
+from purine_ref.conformance.driving import (
+    Hello,
+    Options,
+    Played,
+    Result,
+    Trial,
+    check_port,
+    counts,
+    never_run,
+    scratch,
+    verdict,
+)
 from purine_ref.conformance.driving.checking import replay_case
 from purine_ref.conformance.driving.junit import junit
 from purine_ref.conformance.driving.keeping import TEXT, keep
+from purine_ref.conformance.driving.trying import trace_judge
 from purine_ref.graph import Graph
 from purine_ref.operation import Array, Operation
 from purine_ref.ops import Identity, Sigmoid, Sum
+from purine_ref.plan import prepare
+from purine_ref.schedule import order_ranks
 
 MOST = 4
 """Operators of a failure that was made smaller."""
@@ -68,14 +83,39 @@ def test_cases_are_functions_of_the_seed(tmp_path: Path) -> None:
     assert ports[0].seen != ports[2].seen
 
 
+def test_orders_are_legal_and_mostly_not_that_of_the_making() -> None:
+    port = Recording()
+    check(port, examples=20, only=("schedules",))
+    changed = 0
+    for case in port.cases:
+        assert case.schedule is not None
+        order_ranks(prepare(case.graph), case.schedule)  # raises for one that is not topological, or not whole
+        changed += list(case.schedule) != [op.name for op in case.graph.ops]
+    assert len(port.cases) == 30
+    assert changed > 20
+
+
+def test_a_port_without_schedules_is_asked_for_none() -> None:
+    class Plain(MiniPort):
+        @property
+        def hello(self) -> Hello:
+            return replace(super().hello, schedules=False)
+
+    results = check(Plain(), examples=2)
+    assert [(r.name, r.outcome) for r in results if r.check == "schedules"] == [("all", "unsupported")]
+    assert verdict(results, 1) == "pass"
+
+
 class Recording(MiniPort):
     """A port that remembers what it was given."""
 
     def __init__(self) -> None:
         super().__init__()
         self.seen: list[str] = []
+        self.cases: list[Case] = []
 
     def play(self, folder: Path, case: Case, out: Path, trace: bool = True) -> object:  # type: ignore[override]
+        self.cases.append(case)
         facts = [(op.name, op.operation, op.stream) for op in case.graph.ops]
         self.seen.append(f"{facts} {case.schedule} {[f['s0'].sum() for f in case.feeds if 's0' in f]}")
         return super().play(folder, case, out, trace)
@@ -133,6 +173,27 @@ def test_bits_that_change_from_run_to_run_are_unsteady(tmp_path: Path) -> None:
     assert fault is not None
     assert fault.kind == "unsteady"
     assert "run 2" in fault.reason
+
+
+def test_an_illegal_trace_is_a_fault_though_all_values_are_right() -> None:
+    lines = {
+        "early": ['{"seq": 0, "event": "begin", "iteration": 0}', '{"seq": 1, "event": "finish", "iteration": 0}'],
+        "none": ["hello"],
+        "cut": ['{"seq": 0, "event": "begin", "iteration": 0}'],
+    }
+
+    class Traced(MiniPort):
+        def play(self, folder: Path, case: Case, out: Path, trace: bool = True) -> Played:
+            head = '{"format": "purine-trace/1"}'
+            (out / "trace.jsonl").write_text("\n".join([head, *lines[self.fault], ""]))
+            return Played(MiniPort().play(folder, case, out).results, out / "trace.jsonl")
+
+    words = {"early": "finish", "none": "refused", "cut": "without 'stop'"}
+    for fault, word in words.items():
+        found = Trial(Traced(fault), WORK[0], trace_judge).fault(some_cases()[0])
+        assert found is not None
+        assert (found.kind, word in found.reason) == ("trace", True), found
+        assert trial(Traced(fault)).fault(some_cases()[0]) is None
 
 
 # Faults of operations -------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from purine_ref.cli.report import CODES, json_option, number, output, seed_option, write_json
+from purine_ref.cli.report import CODES, json_option, number, output, output_file, seed_option, write_json
 from purine_ref.conformance.cases import (
     CASE_FILE,
     EXECUTORS,
@@ -27,12 +28,13 @@ from purine_ref.conformance.cases import (
     run_case,
     write_results,
 )
+from purine_ref.conformance.tracing import TraceWriter
 
 RUN_EPILOG = """\b
 Examples:
   purine-ref run cases/operators/Conv2d/03
   purine-ref run cases/parallel/perceptron-data-2/00 --executor ranks
-  purine-ref run cases/training/sgd/00 --out results
+  purine-ref run cases/training/sgd/00 --out results --trace trace.jsonl
   purine-ref run cases
 
 A case has a seed of its own, which keys its random operators.
@@ -62,22 +64,28 @@ class Judged:
 @click.option("--executor", type=click.Choice(list(EXECUTORS)), default="serial", show_default=True)
 @click.option("--threads", type=click.IntRange(min=1), default=2, show_default=True, help="Of threads, of each rank.")
 @click.option("--out", metavar="DIR", type=click.Path(file_okay=False), help="Write the results of one case there.")
+@output_file("--trace", help="Write the trace of one case there.")
 @seed_option
 @json_option
-def run(cases: Sequence[str], executor: str, threads: int, out: str | None, seed: int, json_file: str | None) -> int:
+def run(
+    cases: Sequence[str], executor: str, threads: int, out: str | None, trace: str | None, seed: int,
+    json_file: str | None,
+) -> int:  # fmt: skip
     """Run cases, or all of a folder of them, and compare with what they expect."""
     start = time.perf_counter()
     console = output(json_file)
     folders = [folder for each in cases for folder in case_folders(Path(each))]
-    if out is not None and len(folders) != 1:
-        raise click.UsageError(f"--out takes the results of one case, got {len(folders)} cases")
+    for option, target, what in (("--out", out, "results"), ("--trace", trace, "trace")):
+        if target is not None and len(folders) != 1:
+            raise click.UsageError(f"{option} takes the {what} of one case, got {len(folders)} cases")
     judged, refused = [], []
     for folder in folders:
         case = read_case(folder)
         if executor == "ranks" and any(not blob.location.is_cpu for blob in case.graph.blobs):
             refused.append(case.name)  # a transport is from CPU to CPU
             continue
-        results = run_case(case, executor, threads=threads)
+        with TraceWriter(trace) if trace is not None else nullcontext() as writer:
+            results = run_case(case, executor, threads=threads, observer=writer)
         if out is not None:
             write_results(case, results, out)
         judged.append(judge(case, results))

@@ -27,6 +27,7 @@ from purine_ref.cli.report import (
     write_json,
     write_text,
 )
+from purine_ref.cli.strength import strength
 from purine_ref.conformance.cases.golden import golden_makers, read_manifest
 from purine_ref.conformance.cases.reading import read_case
 from purine_ref.conformance.driving import (
@@ -50,6 +51,10 @@ from purine_ref.conformance.driving.junit import junit
 from purine_ref.conformance.driving.keeping import Kept, described, keep
 from purine_ref.conformance.driving.results import STOP
 from purine_ref.conformance.driving.trying import trace_judge
+from purine_ref.conformance.strength import EXAMPLES
+
+FEW = 100
+"""Random graphs of the check of a port, unless the user says otherwise."""
 
 MOST_LINES = 4
 """Failures of one check that are printed beside those that were made smaller."""
@@ -61,11 +66,14 @@ Examples:
   purine-ref check --port ipc:///tmp/port --examples 1000 --seed 7 --junit check.xml
   purine-ref check --port ./port --only "operators/Conv2d/*" --only random
   purine-ref check --port ./port --case failures/random-1
+  purine-ref check --strength
 """
 
 
 @click.command(epilog=EPILOG)
-@click.option("--port", required=True, metavar="CMD", help="The command of the port, or tcp://... or ipc://...")
+@click.option("--port", metavar="CMD", help="The command of the port, or tcp://... or ipc://...")
+@click.option("--strength", "strong", is_flag=True,
+              help="In place of a port: measure which check finds which planted fault.")  # fmt: skip
 @click.option("--one-shot", is_flag=True, help="Start CMD CASE OUT for each case, in place of a session.")
 @click.option("--case", "cases", type=click.Path(exists=True, file_okay=False), multiple=True,
               help="Run only the case in that folder; repeatable.")  # fmt: skip
@@ -73,7 +81,7 @@ Examples:
               help="Take golden cases from that folder, in place of making them.")  # fmt: skip
 @click.option("--only", multiple=True, metavar="CHECK",
               help=f"{', '.join(CHECKS)}, or a pattern of golden cases' names; repeatable.")  # fmt: skip
-@click.option("--examples", type=click.IntRange(min=0), default=100, show_default=True, help="Random graphs.")
+@click.option("--examples", type=click.IntRange(min=0), help="Random graphs.  [default: 100, for --strength 200]")
 @click.option("--time", "seconds", type=click.FloatRange(min=0, min_open=True), help="Begin no case after SECONDS.")
 @click.option("--reply-time", type=click.FloatRange(min=0, min_open=True), default=LIMIT, show_default=True,
               help="Seconds that a reply may take.")  # fmt: skip
@@ -83,13 +91,17 @@ Examples:
 @output_file("--junit", help="Write a JUnit file; - is the output.")
 @seed_option
 @json_option
-def check(port: str, one_shot: bool, reply_time: float, **wishes: Any) -> int:
+def check(port: str | None, strong: bool, one_shot: bool, reply_time: float, **wishes: Any) -> int:
     """Check a port, another implementation of the paradigm.
 
     Runs on it the golden cases that it says it can run, then random graphs of its operations, then orders of events and
     repeated runs. Values must lie within derived bounds, traces must be legal. What fails comes back as the smallest
     case that shows it.
     """
+    if strong:
+        return _strength(port, wishes)
+    if port is None:
+        raise click.UsageError("--port is missing: the command of the port to check")
     start = time.perf_counter()
     console = output(wishes["json_file"])
     named = ["--port", port, *(["--one-shot"] if one_shot else [])]
@@ -104,6 +116,14 @@ def check(port: str, one_shot: bool, reply_time: float, **wishes: Any) -> int:
              "problem": problem}  # fmt: skip
     write_json(wishes["json_file"], "check", outcome, facts)
     return CODES[outcome]
+
+
+def _strength(port: str | None, wishes: dict[str, Any]) -> int:
+    """The other use of the command: how strong its checks are."""
+    if port is not None:
+        raise click.UsageError("--strength measures the checks on a port of its own; leave --port out")
+    examples = EXAMPLES if wishes["examples"] is None else wishes["examples"]
+    return strength(_golden(wishes["golden"]), wishes["only"], examples, wishes["seed"], wishes["json_file"])
 
 
 def _run(
@@ -136,7 +156,8 @@ def _results(trial: Trial, wishes: dict[str, Any]) -> Iterator[Result]:
     if wishes["cases"]:
         yield from (replay_case(trial, str(folder), read_case(folder), Path(folder)) for folder in wishes["cases"])
         return
-    options = Options(wishes["examples"], wishes["seed"], wishes["seconds"], wishes["only"])
+    examples = FEW if wishes["examples"] is None else wishes["examples"]
+    options = Options(examples, wishes["seed"], wishes["seconds"], wishes["only"])
     golden = _golden(wishes["golden"]) if "golden" in options.checks else ()
     yield from check_port(trial, golden, options)
 

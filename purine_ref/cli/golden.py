@@ -35,6 +35,7 @@ def golden(folder: str, suite: str, force: bool, seed: int, json_file: str | Non
         task = progress.add_task("cases", total=None, note="")
 
         def written(case: Case) -> None:
+            """Show one more case."""
             progress.update(task, advance=1, note=case.name)
 
         manifest = write_golden(Path(folder), suites, replace=force, written=written)

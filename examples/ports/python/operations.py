@@ -8,6 +8,7 @@ import math
 from collections import namedtuple
 
 import npy
+from averages import dropout, normalise, normalise_gradient, pool_average, scatter_average
 from windows import convolve, convolve_data, convolve_weight, pool_maximum, scatter_maximum
 
 Tensor = namedtuple("Tensor", "shape dtype values")
@@ -200,6 +201,8 @@ def rounded(dtype, values):
 
 
 OPERATIONS = {
+    "AveragePool2d": pool_average,
+    "AveragePool2dGradient": scatter_average,
     "Bias": bias,
     "BiasGradient": bias_gradient,
     "Concat": concat,
@@ -208,7 +211,10 @@ OPERATIONS = {
     "Conv2dDataGradient": convolve_data,
     "Conv2dWeightGradient": convolve_weight,
     "Copy": identity,
+    "Dropout": dropout,
     "Identity": identity,
+    "LRN": normalise,
+    "LRNGradient": normalise_gradient,
     "Linear": linear,
     "LinearDataGradient": linear_data_gradient,
     "LinearWeightGradient": linear_weight_gradient,

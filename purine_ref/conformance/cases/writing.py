@@ -39,6 +39,7 @@ def case_files(case: Case) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
 
     def put(folder: str, blob: str, array: Array) -> str:
+        """Keep an array as a file; returns its name."""
         name = f"{folder}/{file_name(case.graph, blob)}"
         files[name] = encode_npy(np.asarray(array))
         return name

@@ -59,7 +59,7 @@ ATTEMPTS = 300
 """How often a case is run, at most, to see whether a fault shows that shows only now and then."""
 
 HURRY = 2.0
-"""Seconds of a reply while a failure is made smaller; what is found in a hurry is tried once more with all the time."""
+"""Seconds of a reply while a case that hangs is made smaller; what is found so is tried once more with all the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +251,7 @@ class _Checking:
         port, limit = self.trial.port, self.trial.port.limit
         again: PortFault | None = fault
         try:
-            port.limit = min(limit, HURRY)
+            port.limit = min(limit, HURRY) if fault.kind == "hung" else limit
             attempts = self.attempts(case)
             found = shrink(case, fault, lambda c: self.trial.fault(c, attempts), seconds=self.options.shrinking)
             port.limit = limit

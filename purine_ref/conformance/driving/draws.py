@@ -19,6 +19,7 @@ def _unary(make: Callable[[Scene], Operation], axes: int | None = None) -> Draw:
     """Any value, or any with so many axes."""
 
     def draw(scene: Scene) -> Drawn | None:
+        """The operator, or None where the scene has no input for it."""
         x = scene.value(axes)
         return None if x is None else Drawn(make(scene), (x,))
 
@@ -29,6 +30,7 @@ def _several(make: Callable[[Scene, int], Operation], least: int = 1, most: int 
     """Several values of one shape, one perhaps twice."""
 
     def draw(scene: Scene) -> Drawn | None:
+        """The operator, or None where the scene has no input for it."""
         x = scene.value()
         if x is None:
             return None
@@ -43,6 +45,7 @@ def _beside(make: Callable[[], Operation]) -> Draw:
     """A value and one like it: the gradient of an element-wise operation."""
 
     def draw(scene: Scene) -> Drawn | None:
+        """The operator, or None where the scene has no input for it."""
         y = scene.value()
         return None if y is None else Drawn(make(), (scene.like(y.shape), y))
 
@@ -92,6 +95,7 @@ def _concat(scene: Scene) -> Drawn | None:
     axis = scene.rng.randrange(len(x.shape))
 
     def rest(shape: tuple[int, ...]) -> tuple[object, ...]:
+        """The shape but for the axis."""
         return (*shape[:axis], None, *shape[axis + 1 :])
 
     fit = [b for b in scene.values if len(b.shape) == len(x.shape) and rest(b.shape) == rest(x.shape)]
@@ -138,6 +142,7 @@ def _over(scene: Scene, axes: int) -> tuple[int, ...]:
 
 def _reduce(make: Callable[[tuple[int, ...]], Operation]) -> Draw:
     def draw(scene: Scene) -> Drawn | None:
+        """The operator, or None where the scene has no input for it."""
         x = scene.value()
         return None if x is None or 0 in x.shape else Drawn(make(_over(scene, len(x.shape))), (x,))
 
@@ -203,6 +208,7 @@ def _dropout(scene: Scene) -> Drawn | None:
 
 def _update(make: Callable[[Scene], Operation], role: str = "history") -> Draw:
     def draw(scene: Scene) -> Drawn | None:
+        """The operator, or None where the scene has no input for it."""
         gradient = scene.value()
         if gradient is None:
             return None
@@ -216,6 +222,7 @@ def _source(make: Callable[[Scene, tuple[int, ...]], Operation]) -> Draw:
     """An operator without inputs, that makes a blob of the shape of another."""
 
     def draw(scene: Scene) -> Drawn | None:
+        """The operator, or None where the scene has no input for it."""
         like = scene.value()
         return None if like is None else Drawn(make(scene, like.shape), ())
 

@@ -93,6 +93,7 @@ def cut(solved: Solved, names: Collection[str], iterations: Sequence[int]) -> Ma
     )
 
     def lasts(blob: BlobPart) -> bool:
+        """Whether what the blob holds outlives the iteration unchanged, or in a pair."""
         if blob.name not in held[0] or blob.name in paired:
             return blob.name in paired
         return all(np.array_equal(values[blob.name], held[0][blob.name], equal_nan=True) for values in held)

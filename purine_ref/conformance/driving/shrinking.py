@@ -9,15 +9,16 @@ before a proposal counts as passing.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from purine_ref.conformance.cases.case import Case
 from purine_ref.conformance.driving.faults import PortFault, Unsupported
 from purine_ref.conformance.driving.material import Material, cut, whole
-from purine_ref.conformance.driving.reducing import REDUCTIONS
+from purine_ref.conformance.driving.reducing import REDUCTIONS, Reduction
 from purine_ref.conformance.driving.solving import Solved, Unjudged, solve
 from purine_ref.errors import PurineError
 
@@ -103,46 +104,54 @@ class _Search:
         self.take(solved, fault)
         return True
 
-    def reduce(self, reduction: Callable[[Solved, Material], Iterator[Material]]) -> None:
+    def reduce(self, reduction: Reduction) -> None:
         """Take proposals of one reduction for as long as some helps."""
         going_on = True
         while going_on and not self.late:
-            going_on = any(self.attempt(lambda m=m: m) for m in reduction(self.best, whole(self.best)))  # type: ignore[misc]
+            proposals = reduction(self.best, whole(self.best))
+            going_on = any(self.attempt(partial(_itself, proposal)) for proposal in proposals)
 
     def fewer_operators(self) -> None:
         """First only what makes the value that differs; then without ever smaller groups of operators."""
-        self._only_guilty()
+        self.only_guilty()
         count = 2
-        while count <= 2 * len(self._names()) and not self.late:
-            names = self._names()
+        while count <= 2 * len(self.names()) and not self.late:
+            names = self.names()
             size = max(1, len(names) // count)
             groups = [set(names[i : i + size]) for i in range(0, len(names), size)]
-            if len(names) > 1 and any(self._keep(set(names) - group) for group in groups):
+            if len(names) > 1 and any(self.keep(set(names) - group, self.iterations()) for group in groups):
                 count = max(2, count - 1)
             elif size == 1:
                 return
             else:
                 count *= 2
 
-    def _only_guilty(self) -> None:
-        """The operators that write the blob which differs first, in just the iteration in which it does."""
+    def only_guilty(self) -> None:
+        """The operators that write the blob which differs first, when it does; then fewer iterations."""
         finding = self.fault.finding
-        every = range(len(self.best.before))
         if finding is not None and finding.blob in self.best.case.graph:
             guilty = {op.name for op, _ in self.best.case.graph[finding.blob].producers}
-            if guilty and len(guilty) < len(self._names()):
-                single = (finding.iteration,)
-                if self._keep(guilty, single):
+            if guilty and len(guilty) < len(self.names()):
+                spans = ((finding.iteration,), self.iterations())
+                if any(self.keep(guilty, span) for span in spans):
                     return
-                self._keep(guilty, every)
-        if len(every) > 1:
-            spans = [(i,) for i in every] + [tuple(every[:n]) for n in range(2, len(every))]
-            any(self._keep(set(self._names()), span) for span in spans)
+        every = self.iterations()
+        for span in (*((i,) for i in every), *(every[:length] for length in range(2, len(every)))):
+            if len(every) > 1 and self.keep(set(self.names()), span):
+                return
 
-    def _keep(self, names: set[str], iterations: object = None) -> bool:
-        best = self.best
-        chosen = range(len(best.before)) if iterations is None else iterations
-        return self.attempt(lambda: cut(best, names, chosen))  # type: ignore[arg-type]
+    def keep(self, names: set[str], iterations: Sequence[int]) -> bool:
+        """Whether these operators alone fail in these iterations; then they are all that is left."""
+        return self.attempt(partial(cut, self.best, names, iterations))
 
-    def _names(self) -> list[str]:
+    def names(self) -> list[str]:
+        """The operators that are left."""
         return [op.name for op in self.best.case.graph.ops]
+
+    def iterations(self) -> range:
+        """The iterations that are left."""
+        return range(len(self.best.before))
+
+
+def _itself(material: Material) -> Material:
+    return material

@@ -66,6 +66,7 @@ def _three(weight: tuple[int, ...], window: dict[str, Any]) -> dict[str, Any]:
     kernel = (weight[2], weight[3])
 
     def size(n: int) -> tuple[int, ...]:
+        """The shape of y."""
         return _inferred(Conv2d(**window), (n, *SAMPLE), weight)
 
     weights = In(weight, exact=links)
@@ -176,6 +177,7 @@ def _average(note: str, *window: Any) -> Form:
 
 def _average_gradient(note: str, *window: Any) -> Form:
     def size(n: int) -> tuple[int, ...]:
+        """The shape of y."""
         return _inferred(AveragePool2d(*window), (n, *SAMPLE))
 
     return Form(note, lambda n: (AveragePool2dGradient((n, *SAMPLE), *window), [In(size(n))]), special=(0,))

@@ -61,12 +61,15 @@ def late_first() -> Built:
 
 
 def same_blob_twice() -> Built:
-    """x*x, concat(x, x) and x + x + x: every mention is an edge (rule R2)."""
+    """h*h, concat(h, h) and h + h + late, which comes long after h: every mention is an edge (rule R2)."""
     graph = Graph("twice")
-    x = graph.blob("x", (4, 3))
-    (square,) = graph.apply(Mul(), [x, x], "square")
-    (both,) = graph.apply(Concat(1), [x, x], "both")
-    (triple,) = graph.apply(Sum(), [x, x, x], "triple")
+    (h,) = graph.apply(Scale(-2.0), [graph.blob("x", (4, 3))], "h")
+    (square,) = graph.apply(Mul(), [h, h], "square")
+    (both,) = graph.apply(Concat(1), [h, h], "both")
+    late = h
+    for i in range(4):
+        late = graph.apply(Scale(0.5), [late], f"late{i}")[0]
+    (triple,) = graph.apply(Sum(), [h, h, late], "triple")
     graph.apply(Concat(1), [square, both, triple], "y")
     return graph, {}
 
@@ -120,7 +123,7 @@ def concat_views() -> Built:
 
 
 def strided_views() -> Built:
-    """Operators that read windows of fed blobs, whose rows do not touch, and one in another shape."""
+    """Operators that read windows of fed blobs, whose rows do not touch, a window of one, and one in another shape."""
     graph = Graph("strided-views")
     x, w = graph.blob("x", (5, 7)), graph.blob("w", (4, 9))
     inner = graph.view(x, "inner", [(1, 4), (2, 6)])
@@ -128,7 +131,17 @@ def strided_views() -> Built:
     (y,) = graph.apply(Linear(), [inner, weight], "y")
     seen = graph.view(x, "seen", [(0, 5), (0, 7)], (35,))
     graph.apply(Scale(2.0), [seen], "doubled")
+    graph.apply(Scale(-1.0), [graph.view(inner, "corner", [(1, 3), (1, 4)])], "turned")
     graph.apply(ReLU(), [y], "z")
+    return graph, {}
+
+
+def running_sum() -> Built:
+    """A sum over iterations, which begins with the zeros of a persistent blob that nobody has filled (rule R6)."""
+    graph = Graph("running-sum")
+    before, after = (graph.blob(name, (2, 3), persistent=True) for name in ("before", "after"))
+    graph.connect([before, graph.blob("x", (2, 3))], Sum(), [after], name="add")
+    graph.swap(before, after)
     return graph, {}
 
 
@@ -169,6 +182,7 @@ HAND: Mapping[str, tuple[Callable[[], Built], int]] = {
     "split-views": (split_views, 1),
     "concat-views": (concat_views, 1),
     "strided-views": (strided_views, 1),
+    "running-sum": (running_sum, 3),
     "masks": (masks_by_iteration, 3),
     "many": (many_small, 1),
     "chain": (one_after_the_other, 1),

@@ -29,6 +29,7 @@ def _moves(note: str, operation: Any, *shapes: tuple[int, ...], whole_numbers: b
     """A movement of tensors of those shapes, after the batch; of integers where `whole_numbers`."""
 
     def built(n: int) -> tuple[Any, list[In]]:
+        """The operation and its inputs, for n samples."""
         made = operation(n) if callable(operation) and not hasattr(operation, "infer") else operation
         return made, [chosen((n, *s), whole(100)) if whole_numbers else In((n, *s)) for s in shapes]
 

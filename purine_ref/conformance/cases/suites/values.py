@@ -75,14 +75,17 @@ def _only(note: str, operation: Any, *inputs: In) -> Form:
     return Form(note, lambda n: (operation, list(inputs)), empty=False, only=True)
 
 
-def _of_two(operation: Any, draw: Draw, exact: Draw, note: str, values: Draw) -> list[Form]:
+def _of_two(
+    operation: Any, draw: Draw, exact: Draw, note: str, values: Draw, special: tuple[int, ...] = (0,)
+) -> list[Form]:
     """A gradient by dy and y, with y drawn in its range."""
 
     def built(*shape: int) -> tuple[Any, list[In]]:
+        """The operation and its inputs."""
         return operation, [In(shape), In(shape, draw, exact)]
 
     return [
-        Form("three axes", lambda n: built(n, *X), samples=5, special=(0,)),
+        Form("three axes", lambda n: built(n, *X), samples=5, special=special),
         Form("images", lambda n: built(n, 2, 3, 4)),
         Form("one axis", lambda n: built(n), samples=7),
         _only(note, operation, In((5, 2, 4)), In((5, 2, 4), values)),
@@ -91,7 +94,7 @@ def _of_two(operation: Any, draw: Draw, exact: Draw, note: str, values: Draw) ->
 
 ACTIVATIONS: Forms = {
     "ReLU": _unary(ReLU(), ("zeros of both signs, and small numbers", ZEROS)),
-    "ReLUGradient": _of_two(ReLUGradient(), real, real, "zeros of both signs, where it is 0", ZEROS),
+    "ReLUGradient": _of_two(ReLUGradient(), real, real, "zeros of both signs, where it is 0", ZEROS, (0, 1)),
     "Sigmoid": _unary(Sigmoid(), ("large arguments", LARGE), ("around zero", ZEROS)),
     "SigmoidGradient": _of_two(SigmoidGradient(), share, share, "ends", given(0.0, 1.0, 0.5, 1e-30)),
     "Tanh": _unary(Tanh(), ("large arguments", LARGE), ("around zero", ZEROS)),
@@ -104,7 +107,9 @@ def _rows(operation: Any, gradient: bool) -> list[Form]:
     own = [(share, share)] if gradient else []
 
     def form(note: str, axis: int, *shape: int, special: tuple[int, ...] = ()) -> Form:
+        """One form."""
         def built(n: int) -> tuple[Any, list[In]]:
+            """The operation and its inputs."""
             return operation(axis), [In((n, *shape)), *(In((n, *shape), *draws) for draws in own)]
 
         return Form(note, built, samples=5, special=special)
@@ -150,6 +155,7 @@ def _cross_entropies() -> Forms:
 
 def _loss_and_gradient(shape: tuple[int, ...], options: Any, draw: Draw) -> dict[str, Any]:
     def inputs(n: int) -> list[In]:
+        """Logits and labels."""
         return [In((n, *shape)), chosen((n, *shape[1:]), draw)]
 
     return {
@@ -179,6 +185,7 @@ def _squared_errors() -> Forms:
 
 def _squared(shape: tuple[int, ...], reduction: str, sign: int) -> tuple[Any, Any]:
     def pair(n: int) -> list[In]:
+        """x and target."""
         return [In((n, *shape)), In((n, *shape))]
 
     return (
