@@ -87,6 +87,7 @@ def _uses(plan: Plan) -> list[_Use]:
     position = {("op", index): place for place, index in enumerate(plan.order)}
 
     def begun(use: _Use) -> int:
+        """When it is first written."""
         return min((position[node] for node in use.writes if node in position), default=-1)
 
     return sorted(found.values(), key=begun)

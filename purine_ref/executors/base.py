@@ -2,10 +2,9 @@
 
 An executor is idle, running, or closed. `run_async` makes it running, `sync` waits, raises what went wrong, and makes
 it idle again; `run` is both (rule R3). Fixed after construction: plan, binding, seed. Changing: the current `Run`,
-guarded by `_guard`; `_computing`, the operator that each thread computes, or who knows which one that is, each thread
-writing its own entry; and
-`iteration`, which counts the runs that succeeded and keys random operations. How operators are started is the
-subclasses' only business: `_start`, `_wait`, `_halt` and `_stop`.
+guarded by `_guard`; `_computing`, the operator that each thread computes, or who knows it, each thread writing its own
+entry; and `iteration`, which counts the runs that succeeded and keys random operations. How operators are started is
+the subclasses' only business: `_start`, `_wait`, `_halt` and `_stop`.
 
 An executor of one rank's graph has a `transport`, and expects all messages of a run when the run starts. A run that
 fails or ends early aborts the transport, so that no other rank waits for it; a rank that is lost fails the run.
@@ -21,7 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from purine_ref.devices import Device, UpstreamFailed, device_for
 from purine_ref.devices.cpu import limit_blas, quiet
@@ -29,6 +28,7 @@ from purine_ref.errors import GraphError, PeerLost
 from purine_ref.executors.failures import one_error, tidy
 from purine_ref.executors.memory import Binding, Memory
 from purine_ref.executors.observer import Observer, notify
+from purine_ref.executors.reporting import Reporting, Several
 from purine_ref.graph import Blob, Graph, Op
 from purine_ref.lifetimes import share_memory
 from purine_ref.operation import Array, Kernels, RunKey
@@ -61,14 +61,7 @@ class Run:
         self.starting = threading.Lock()
 
 
-class Several(Protocol):
-    """What knows at which operator a thread is that runs one after the other."""
-
-    def running(self) -> Op | None:
-        """The operator, or None between two."""
-
-
-class Executor(ABC):
+class Executor(Reporting, ABC):
     """Runs a graph. `seed` keys parameters' initial values and random operators (rule R7).
 
     `memory` holds the persistent blobs; give one memory to several executors to share these by name. `observer` sees
@@ -76,8 +69,7 @@ class Executor(ABC):
     between runs, and whoever made it closes it. With `reuse`, blobs that live at different times share memory, where
     the graph orders them; then only those in `keep` are sure to be there for `fetch` after a run, beside persistent
     blobs and those that no operator writes. `computing` is what each thread computes, where executors make up another
-    one and share it. Use the executor as a context manager, or call `close`. Raises what
-    `prepare` raises.
+    one and share it. Use the executor as a context manager, or call `close`. Raises what `prepare` raises.
     """
 
     def __init__(
@@ -108,7 +100,7 @@ class Executor(ABC):
         self._additive = _additive(self.plan)
         self._guard = threading.Lock()
         self._run: Run | None = None
-        self._computing = {} if computing is None else computing
+        self._computing: dict[int, Op | Several] = {} if computing is None else computing
         self._pid = os.getpid()
         self._clock = time.perf_counter
         self._binding: Binding | None = self._bind(devices)
@@ -210,15 +202,6 @@ class Executor(ABC):
             self._report_end(error)
             raise
 
-    def _report_end(self, error: BaseException | None) -> None:
-        if self._observer is not None:
-            notify(self._observer.ended, self.iteration, self._clock(), error)
-
-    def _report_swaps(self) -> None:
-        if self._observer is not None:
-            for current, following in self.graph.pairs:
-                notify(self._observer.swapped, current, following, self._clock())
-
     def _abandon(self, run: Run, error: BaseException) -> None:
         """Make the executor idle again without the end of the run."""
         try:
@@ -259,7 +242,7 @@ class Executor(ABC):
             _log.warning("graph %r: still computing after %s s: %s", self.graph.name, GRACE, self._busy_names())
         return ended
 
-    def _stop(self) -> None:  # noqa: B027  # most executors have nothing to end
+    def _stop(self) -> None:  # most executors have nothing to end
         """Start nothing any more, and end what belongs to the executor."""
 
     def __enter__(self) -> Self:
@@ -355,37 +338,11 @@ class Executor(ABC):
             return self._failed(self.graph.ops[index], error)
         return None
 
-    def _report_sum(self, blob: int) -> None:
-        """Tell the observer that a blob's contributions were added, in the order of its edges."""
-        if self._observer is not None and self.plan.producers[blob] > 1:
-            for op, _ in self.graph.blobs[blob].producers:
-                notify(self._observer.added, op, self.graph.blobs[blob], self._clock())
-
-    def _finished(self, observer: Observer, op: Op) -> None:
-        thread = threading.get_ident()
-        self._computing[thread] = op  # an observer must not wait for the run that waits for it
-        try:
-            if hasattr(op.operation, "to") or op.operation.external:
-                notify(observer.copied, op, self._clock())
-            notify(observer.finished, op, self._clock())
-        finally:
-            del self._computing[thread]
-
     def _failed(self, op: Op, error: BaseException) -> BaseException:
         """The error with a note that names the operator, and without frames that keep arrays alive (rule R12)."""
         tidy(error, op)
         self._abort(f"operator {op.name!r} failed: {type(error).__name__}: {error}")
         return error
-
-    def _report_failure(self, index: int, error: BaseException) -> None:
-        """Tell the observer that an operator failed; what it sees to start from now on was taken before."""
-        if self._observer is not None:
-            thread, op = threading.get_ident(), self.graph.ops[index]
-            self._computing[thread] = op
-            try:
-                notify(self._observer.failed, op, self._clock(), error)
-            finally:
-                del self._computing[thread]
 
     def _busy_names(self) -> str:
         """The operators that are computing, for a message."""
