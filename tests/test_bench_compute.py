@@ -154,7 +154,7 @@ def test_an_interrupt_leaves_no_child() -> None:
 
 def test_a_child_ends_with_its_parent() -> None:
     facts = '{"side": "matmul", "model": "", "batch": 1, "cores": []}'
-    program = [sys.executable, "-m", "purine_ref.benchmarks.serving", facts]
+    program = [sys.executable, "-P", "-m", "purine_ref.benchmarks.serving", facts]
     done = subprocess.run(program, input="", capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == ""
 
@@ -380,7 +380,7 @@ main()
 @pytest.mark.parametrize("bench", ["compute", "scaling"])
 def test_control_c_ends_the_command_with_a_word(bench: str) -> None:
     arguments = ["bench", bench, "--model", "lenet", "--batch", "2", "--workers", "1"]
-    program = [sys.executable, "-c", INTERRUPTED, *arguments]
+    program = [sys.executable, "-P", "-c", INTERRUPTED, *arguments]
     done = subprocess.run(program, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout, done.stderr.split()) == (130, "", ["interrupted"])
 

@@ -78,7 +78,7 @@ def digest_elsewhere(part: str) -> str:
     path = os.pathsep.join([str(tests), str(tests.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     known = {name: value for name, value in os.environ.items() if name != "PURINE_REF_FAST"}
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", DIGEST, part],
+        [sys.executable, "-P", "-W", "ignore", "-c", DIGEST, part],
         env={**known, **ELSEWHERE, "PYTHONPATH": path}, capture_output=True, text=True, check=False, timeout=170,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

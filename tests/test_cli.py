@@ -76,7 +76,7 @@ def read_json(path: str) -> dict[str, Any]:
 
 def test_the_script_is_the_command() -> None:
     (script,) = importlib.metadata.entry_points(group="console_scripts", name="purine-ref")
-    assert script.load() is cli.main
+    assert script.value == "purine_ref_command:main"  # which hands over to `cli.main`
     done = subprocess.run([*PROGRAM, "--version"], capture_output=True, text=True, timeout=WATCH, check=True)
     assert importlib.metadata.version("purine_ref") in done.stdout
 

@@ -94,8 +94,7 @@ class Running:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
-            self._process.stdin.write("\n")
-            self._process.stdin.flush()
+            print(file=self._process.stdin, flush=True)
             wall, processor = map(float, self._process.stdout.readline().split())
         except (ValueError, BrokenPipeError):
             raise RuntimeError(f"a peer ended without an answer: {self._process.args!r}") from None
@@ -111,6 +110,9 @@ def running(path: Path, *arguments: object) -> Iterator[Running]:
             yield Running(process)
         finally:
             process.kill()
+            with contextlib.suppress(BrokenPipeError):  # what it was never told goes nowhere
+                assert process.stdin is not None
+                process.stdin.close()
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import lru_cache
 
 from purine_ref.operation import Array, Axis, Call, Cost, Kernels, Operation, Window, Wiring, traffic
 from purine_ref.ops.attributes import Pads, Pair, assign, integer, pad_pairs, pair
@@ -38,10 +38,13 @@ class _Convolution(ProductOperation):
         axes = super().axes(inputs, outputs)
         return axes if self.groups == 1 else axes[:1]
 
-    @cached_property
+    @property
     def _window(self) -> Window:
         """The attributes as kernels take them; `_settle` has made pairs of them."""
-        return Window(self.stride, self.pads, self.dilation, self.groups)  # type: ignore[arg-type]
+        return _as_window(self.stride, self.pads, self.dilation, self.groups)
+
+
+_as_window = lru_cache(maxsize=256)(Window)  # the same few again and again, at every call of a kernel
 
 
 @dataclass(frozen=True)

@@ -74,17 +74,22 @@ def _linear_weight(scene: Scene) -> Drawn | None:
     return Drawn(ops.LinearWeightGradient(), (scene.like((x.shape[0], scene.rng.randint(1, 6))), x))
 
 
-def _bias(scene: Scene) -> Drawn | None:
+def _bias(scene: Scene, operation: Callable[[int], Operation] = ops.Bias) -> Drawn | None:
     x = scene.value()
     if x is None or not x.shape:
         return None
     axis = scene.rng.choice((1, 1, 0, len(x.shape) - 1)) if len(x.shape) > 1 else 0
-    return Drawn(ops.Bias(axis), (x, scene.new((x.shape[axis],))))
+    return Drawn(operation(axis), (x, scene.new((x.shape[axis],))))
 
 
 def _bias_gradient(scene: Scene) -> Drawn | None:
     dy = scene.value()
     return None if dy is None or len(dy.shape) < 2 else Drawn(ops.BiasGradient(1), (dy,))
+
+
+def _bias_relu_gradient(scene: Scene) -> Drawn | None:
+    y = scene.value()
+    return None if y is None or len(y.shape) < 2 else Drawn(ops.BiasReLUGradient(1), (scene.like(y.shape), y))
 
 
 def _concat(scene: Scene) -> Drawn | None:
@@ -241,6 +246,8 @@ DRAWS: dict[str, Draw] = {
     "Bernoulli": _source(lambda s, shape: ops.Bernoulli(shape, s.dtype, s.rng.choice((0.5, 0.75)))),
     "Bias": _bias,
     "BiasGradient": _bias_gradient,
+    "BiasReLU": lambda scene: _bias(scene, ops.BiasReLU),
+    "BiasReLUGradient": _bias_relu_gradient,
     "BroadcastTo": _broadcast,
     "Concat": _concat,
     "Constant": _source(lambda s, shape: ops.Constant(s.rng.choice((0.0, 1.0, -2.0)), shape, s.dtype)),

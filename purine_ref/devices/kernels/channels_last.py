@@ -158,7 +158,7 @@ class NumpyKernels(LoopKernels):
                 product(chunk, out)
                 np.add(sums[number], out, out=sums[number])
 
-        if total.size * len(rows) < SHARED:
+        if total.size * sum(stop - start for start, stop in shape.sums) < SHARED:
             for number in range(len(groups)):
                 group(number)
         else:
@@ -192,10 +192,10 @@ def geometry(weight: tuple[int, ...], y: tuple[int, ...], window: Window) -> Geo
     pointwise = kernel == (1, 1) and window.stride == (1, 1) and window.pads == ((0, 0), (0, 0))
     image = y[2] * y[3]
     rows = y[0] * image
-    step = MOST_ROWS if pointwise else min(max(CHUNK // depth, LEAST_ROWS), MOST_ROWS)
-    worth = max(SHARED // (depth * width), 1)  # rows that are worth a helper
+    step = MOST_ROWS if pointwise else min(max(CHUNK // max(depth, 1), LEAST_ROWS), MOST_ROWS)
+    worth = max(SHARED // max(depth * width, 1), 1)  # rows that are worth a helper
     step = max(min(step, max(worth, -(-rows // SUM_GROUPS))), 1)
-    whole = step if pointwise else max(step // image, 1) * image
+    whole = step if pointwise else max(step // max(image, 1), 1) * image
     narrow = min(depth, width) == 1
     return Geometry(kernel, depth, pointwise, narrow, even(rows, step), even(rows, whole), even(rows, SUM_ROWS))
 
