@@ -75,6 +75,7 @@ def _channel_sums(x: Array) -> Array:
     left = [planes[:, :, k : k + 1] for k in range(whole, planes.shape[2])]
     if left:
         terms.append(sum(left[1:], left[0]))
-    rows = np.concatenate(terms, axis=2).transpose(1, 0, 2).reshape(channels, -1)
+    terms_by_channel = np.concatenate(terms, axis=2).transpose(1, 0, 2)
+    rows = terms_by_channel.reshape(channels, math.prod(terms_by_channel.shape[1:]))
     # Unlike sum, accumulate adds one by one.
     return np.add.accumulate(np.concatenate([np.zeros((channels, 1)), rows], axis=1), axis=1)[:, -1]
