@@ -19,10 +19,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import purine_ref
 from purine_ref.benchmarks.shapes import SHAPES, build
 from purine_ref.plan import prepare
 
-ROOT = Path(__file__).parent.parent
+PACKAGE = Path(purine_ref.__file__).parent  # the one that was installed, with what was built for it
 SIZES = (1010, 2020)
 BOUNDS = {"chain": 100, "layers of 100": 110, "random": 115}
 """Instructions per operator and its blob: what gcc 12 makes takes about a tenth less."""
@@ -83,7 +84,7 @@ def counted(folder: Path) -> dict[str, int]:
         pytest.skip(f"valgrind's header is not installed: {built.stderr.splitlines()[0]}")
     (folder / "graphs.json").write_text(json.dumps(graphs()))
     options = ["--tool=callgrind", "--instr-atstart=no", "--toggle-collect=__pyx_pw_*Tracker*walk"]
-    program = [sys.executable, "-P", "-S", "-c", PROGRAM, str(ROOT / "purine_ref"), str(library), "graphs.json"]
+    program = [sys.executable, "-P", "-S", "-c", PROGRAM, str(PACKAGE), str(library), "graphs.json"]
     environment = os.environ | {"PURINE_REF_FAST": "1", "PYTHONPATH": str(Path(np.__file__).parent.parent)}
     done = subprocess.run(
         ["valgrind", *options, "--callgrind-out-file=counts", *program],

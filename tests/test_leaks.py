@@ -81,4 +81,4 @@ def test_nothing_stays_of_what_is_dropped(twin: ModuleType, act: Callable[[Modul
     What leaks does so every time; what something else of the interpreter takes once does not count.
     """
     act(twin)
-    assert min(grown(act, twin) for _ in range(3)) < SPARE
+    assert any(grown(act, twin) < SPARE for _ in range(10))
