@@ -20,7 +20,7 @@ FORMS = {
     "int": "integer",
     "int | None": "integer or null",
     "float": "number",
-    "str": "string",
+    "str": "string; where the text above names words in quotes, one of these (a `reduction` is `mean` or `sum`)",
     "bool": "true or false",
     "int | Pair": "[height, width]",
     "int | Pair | None": "[height, width]",
