@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from operation_cases import ALL
 from purine_ref import models
+from purine_ref._fast import loops
 from purine_ref.devices import CpuDevice, cpu_devices, default_kernels, device_for, kernel_set
 from purine_ref.devices.cpu import CpuKernels
 from purine_ref.devices.kernels import KERNEL_SETS, channels_last
-from purine_ref.devices.kernels.rows import by_pixels, matrix, settled
+from purine_ref.devices.kernels.rows import by_pixels, settled
 from purine_ref.devices.virtual import VirtualMachine
 from purine_ref.errors import GraphError
 from purine_ref.executors import Executor, Memory, Serial, Threaded
@@ -81,12 +82,12 @@ def test_the_numpy_set_keeps_images_channels_last() -> None:
 
 
 def test_what_lies_by_pixels_is_a_matrix_of_the_same_memory() -> None:
-    whole = np.arange(2 * 4 * 5 * 6).reshape(2, 4, 5, 6).transpose(0, 3, 1, 2)
+    whole = np.arange(2.0 * 4 * 5 * 6).reshape(2, 4, 5, 6).transpose(0, 3, 1, 2)
     for array in (whole, whole[:, 1:4], whole[1:], whole[:, 2:3]):
         assert by_pixels(array)
-        assert np.shares_memory(matrix(array), array)
+        assert np.shares_memory(loops.pixel_rows(array), array)
         assert settled(array) is array
-        np.testing.assert_array_equal(matrix(array), array.transpose(0, 2, 3, 1).reshape(-1, array.shape[1]))
+        np.testing.assert_array_equal(loops.pixel_rows(array), array.transpose(0, 2, 3, 1).reshape(-1, array.shape[1]))
     for array in (whole[:, :, 1:], whole[:, :, :, ::2], whole[:, ::2], whole[::-1], whole.copy()):
         assert not by_pixels(array)
         assert by_pixels(settled(array))

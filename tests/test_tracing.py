@@ -90,6 +90,21 @@ def test_a_trace_without_its_stop_is_unknown() -> None:
 # Single rules, by hand ------------------------------------------------------------------------------------------------
 
 
+INSERTED: dict[str, Event] = {
+    "two at once": {"event": "begin", "iteration": 1},
+    "stopped in a run": {"event": "stop"},
+    "added early": {"event": "added", "iteration": 0, "op": "first", "blob": "total"},
+    "added to one": {"event": "added", "iteration": 0, "op": "w", "blob": "w"},
+    "no pair": {"event": "swapped", "iteration": 0, "blob": "x"},
+    "nobody": {"event": "start", "iteration": 0, "op": "nobody"},
+    "nothing": {"event": "ready", "iteration": 0, "blob": "totals"},
+    "elsewhere": {"event": "start", "iteration": 0, "op": "w", "location": {"rank": 0, "device": 1}},
+    "of another run": {"event": "ready", "iteration": 1, "blob": "x"},
+    "idle": {"event": "failed", "iteration": 0, "op": "w"},
+}
+"""Events that are wrong where they are put."""
+
+
 def changed(kind: str) -> tuple[list[Event], int]:
     """The trace with one thing wrong, and the index of the first bad event."""
     events = trace()
@@ -129,21 +144,9 @@ def changed(kind: str) -> tuple[list[Event], int]:
     if kind == "unsummed":
         del events[at(events, "ready", "total")], events[at(events, "added", "second")]
         return renumbered(events), at(events, "finish")
-    inserted = {
-        "two at once": {"event": "begin", "iteration": 1},
-        "stopped in a run": {"event": "stop"},
-        "added early": {"event": "added", "iteration": 0, "op": "first", "blob": "total"},
-        "added to one": {"event": "added", "iteration": 0, "op": "w", "blob": "w"},
-        "no pair": {"event": "swapped", "iteration": 0, "blob": "x"},
-        "nobody": {"event": "start", "iteration": 0, "op": "nobody"},
-        "nothing": {"event": "ready", "iteration": 0, "blob": "totals"},
-        "elsewhere": {"event": "start", "iteration": 0, "op": "w", "location": {"rank": 0, "device": 1}},
-        "of another run": {"event": "ready", "iteration": 1, "blob": "x"},
-        "idle": {"event": "failed", "iteration": 0, "op": "w"},
-    }
-    if kind in inserted:
+    if kind in INSERTED:
         index = at(events, "swapped") if kind == "no pair" else at(events, "start", "z")
-        events.insert(index, inserted[kind])
+        events.insert(index, dict(INSERTED[kind]))
         return renumbered(events), index
     if kind == "swapped twice":
         index = at(events, "swapped")

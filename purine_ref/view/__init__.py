@@ -5,10 +5,20 @@ All are deterministic functions of the graph alone, linear in it, and without re
 
 from __future__ import annotations
 
-from purine_ref.view.describe import operation_to_json, to_json
+from purine_ref.view.describe import blob_to_json, location_to_json, operation_to_json, to_json
 from purine_ref.view.dot import dot
 from purine_ref.view.svg import svg
 from purine_ref.view.text import text
 from purine_ref.view.trace import TraceRecorder, chrome_trace
 
-__all__ = ["TraceRecorder", "chrome_trace", "dot", "operation_to_json", "svg", "text", "to_json"]
+__all__ = [
+    "TraceRecorder",
+    "blob_to_json",
+    "chrome_trace",
+    "dot",
+    "location_to_json",
+    "operation_to_json",
+    "svg",
+    "text",
+    "to_json",
+]

@@ -29,19 +29,20 @@ def to_json(graph: Graph) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "name": graph.name,
-        "blobs": [_blob(blob) for blob in graph.blobs],
+        "blobs": [blob_to_json(blob) for blob in graph.blobs],
         "operators": [_operator(op) for op in graph.ops],
         "pairs": [[current.name, following.name] for current, following in graph.pairs],
         "parameters": [_parameter(graph, blob) for blob in graph.parameters],
     }
 
 
-def _blob(blob: Blob) -> dict[str, Any]:
+def blob_to_json(blob: Blob) -> dict[str, Any]:
+    """A blob as `to_json` has it."""
     described = {
         "name": blob.name,
         "shape": list(blob.shape),
         "dtype": blob.dtype,
-        "location": _location(blob.location),
+        "location": location_to_json(blob.location),
         "persistent": blob.persistent,
     }
     if blob.view is not None:
@@ -55,7 +56,7 @@ def _operator(op: Op) -> dict[str, Any]:
         **operation_to_json(op.operation, f"operator {op.name!r}"),
         "inputs": [blob.name for blob in op.inputs],
         "outputs": [blob.name for blob in op.outputs],
-        "location": _location(op.location),
+        "location": location_to_json(op.location),
         "stream": op.stream,
     }
 
@@ -95,5 +96,6 @@ def _value(value: Any, owner: str) -> Any:
     )
 
 
-def _location(location: Location) -> dict[str, int]:
+def location_to_json(location: Location) -> dict[str, int]:
+    """A place: rank, and device, which is below 0 for a CPU."""
     return {"rank": location.rank, "device": location.device}

@@ -19,6 +19,7 @@ from purine_ref.errors import GraphError, Refused
 from purine_ref.graph import Blob, Graph
 from purine_ref.names import nearest
 from purine_ref.tensor import Location
+from purine_ref.view import blob_to_json, location_to_json
 
 MOST_BYTES = 2**28
 """A description of a graph that is larger than this is refused."""
@@ -51,14 +52,14 @@ def structure_of(graph: Graph) -> Structure:
     """The structure of a graph. Raises Refused for a cycle, or a copy between ranks of more than one blob."""
     described = {
         "name": graph.name,
-        "blobs": [_described(blob) for blob in graph.blobs],
+        "blobs": [blob_to_json(blob) for blob in graph.blobs],
         "operators": [
             {
                 "name": op.name,
                 "operation": op.operation.name,
                 "inputs": [blob.name for blob in op.inputs],
                 "outputs": [blob.name for blob in op.outputs],
-                "location": _location(op.location),
+                "location": location_to_json(op.location),
                 "stream": op.stream,
             }
             for op in graph.ops
@@ -66,23 +67,6 @@ def structure_of(graph: Graph) -> Structure:
         "pairs": [[current.name, following.name] for current, following in graph.pairs],
     }
     return structure_from(described)
-
-
-def _described(blob: Blob) -> dict[str, Any]:
-    described = {
-        "name": blob.name,
-        "shape": list(blob.shape),
-        "dtype": blob.dtype,
-        "location": _location(blob.location),
-        "persistent": blob.persistent,
-    }
-    if blob.view is not None:
-        described["view"] = {"parent": blob.view.parent.name, "box": [list(bounds) for bounds in blob.view.box]}
-    return described
-
-
-def _location(location: Location) -> dict[str, int]:
-    return {"rank": location.rank, "device": location.device}
 
 
 def read_structure(path: str | Path) -> Structure:

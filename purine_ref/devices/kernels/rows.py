@@ -37,12 +37,6 @@ def is_dense(array: Array) -> bool:
     return bool(array.transpose(0, 2, 3, 1).flags.c_contiguous)
 
 
-def matrix(array: Array) -> Array:
-    """An array that lies by pixels as (N*H*W, C), the same memory."""
-    n, c, h, w = array.shape
-    return array.transpose(0, 2, 3, 1).reshape(n * h * w, c)
-
-
 def settled(array: Array) -> Array:
     """The array, or if it does not lie by pixels a channels-last copy."""
     return array if by_pixels(array) else copied(array)
