@@ -18,8 +18,9 @@ from purine_ref.errors import PeerLost
 from purine_ref.operation import Array
 from purine_ref.transports.inbox import EARLY, Inbox, Route
 from purine_ref.transports.inproc import Hub, InProcess
+from purine_ref.transports.world import World, current, joined
 
-__all__ = ["EARLY", "Hub", "InProcess", "Inbox", "Route", "Transport"]
+__all__ = ["EARLY", "Hub", "InProcess", "Inbox", "Route", "Transport", "World", "current", "joined"]
 
 
 class Transport(Protocol):
