@@ -11,8 +11,9 @@ from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
 from oracles.traces import NaiveJudge, first_bad
+from purine_ref.conformance.tracing import structure_of
 from purine_ref.conformance.tracing.overlaps import overlaps
-from purine_ref.errors import GraphError
+from purine_ref.errors import GraphError, Refused
 from purine_ref.executors import Ranks, Serial, Threaded
 from purine_ref.graph import Graph
 from purine_ref.ops import Copy, Mul, ReLU, Scale, Sum
@@ -139,7 +140,14 @@ def test_shared_memory_is_watched_through_any_views(recipe: Recipe, seed: int, m
     graph = recipe.graph()
     naive = NaiveJudge(graph)
     names = [blob.name for blob in graph.blobs]
-    exact = [{names[other] for other in row} for row in overlaps(graph)]
+    try:
+        exact = [{names[other] for other in row} for row in overlaps(graph)]
+    except ValueError:  # a strided part seen in another shape: no judge and no executor takes it
+        for refusal, taker in ((Refused, structure_of), (GraphError, prepare)):
+            with pytest.raises(refusal, match="it is strided"):
+                taker(graph)
+        event("rule: refused")
+        return
     assume(exact == [naive.overlap[name] for name in names])
     events = made_up(graph, seed)
     if mutate:
