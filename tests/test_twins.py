@@ -75,10 +75,21 @@ def test_unfold_gives_any_rows_of_patches(
     x = case.array(case.shape, special)
     before, want = x.copy(), expected_unfold(case, x)
     first = int(begin * len(want))
-    out = np.full((int(part * (len(want) - first)), want.shape[1]), 7, x.dtype)
+    count = int(part * (len(want) - first))
+    guarded = np.full((count + 5, want.shape[1]), 7, x.dtype)
+    out = guarded[:count]
     loops.unfold(x, *case.taps, first, out)
-    assert_same(out, want[first : first + len(out)])
+    assert_same(out, want[first : first + count])
+    assert (guarded[count:] == 7).all(), "it wrote behind its rows"
     np.testing.assert_array_equal(x, before)
+
+
+def test_unfold_writes_no_more_than_its_rows_where_windows_lie_in_the_padding(loops: ModuleType) -> None:
+    x = np.ones((1, 4, 5, 2), "float32").transpose(0, 3, 1, 2)
+    guarded = np.full((4, 4), 7, x.dtype)
+    loops.unfold(x, (1, 2), (1, 1), ((3, 0), (1, 0)), (1, 1), 0, guarded[:1])
+    assert not guarded[:1].any()
+    assert (guarded[1:] == 7).all()
 
 
 @given(st.tuples(*[st.integers(0, 3)] * 4), LAYOUTS)

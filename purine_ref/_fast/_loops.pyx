@@ -118,13 +118,15 @@ cdef inline Range _meet(Axis axis, Py_ssize_t position) noexcept nogil:
 
 
 cdef inline Range _inside(Axis axis, Py_ssize_t window) noexcept nogil:
-    # The kernel positions of a window that lie on the image, 0 <= p dilation + offset < length.
+    # The kernel positions of a window that lie on the image, 0 <= p dilation + offset < length. None of a window that
+    # lies in the padding: then both bounds are still positions, or one beyond the last.
     cdef Range found
     found.offset = window * axis.stride - axis.pad
     found.first, found.stop = max(0, -found.offset), axis.length - found.offset
     if axis.dilation != 1:  # dividing takes a while
         found.first = (found.first + axis.dilation - 1) // axis.dilation
         found.stop = 0 if found.stop <= 0 else (found.stop - 1) // axis.dilation + 1
+    found.first = min(found.first, axis.kernel)
     found.stop = max(found.first, min(found.stop, axis.kernel))
     return found
 
