@@ -153,6 +153,20 @@ def test_normalisation_is_the_power_of_its_scale(loops: ModuleType, beta: float)
     np.testing.assert_allclose(dx, dy * scale**-beta - 2 * 0.7 / 3 * beta * x * neighbours, rtol=1e-13)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_numpy_scalars_are_arrays_without_axes(loops: ModuleType, dtype: str) -> None:
+    """What arithmetic leaves of such an array is a scalar."""
+    x, y, z = (np.dtype(dtype).type(value) for value in (-0.5, 2.0, 0.25))
+    out, other = np.full((), 7, dtype), np.full((), 7, dtype)
+    loops.relu(x, out)
+    assert out == 0
+    loops.relu_gradient(x, y, out)
+    assert out == x
+    for rule in RULES:
+        getattr(loops, rule)(x, y, z, 0.5, 0.5, 0.0, out, other)
+        same(np.stack([out, other]), np.stack(expected_update(rule, *map(np.asarray, (x, y, z)), (0.5, 0.5, 0.0))))
+
+
 @given(
     st.sampled_from([(5, 3, 2, 4), (7,), (3, 70), (2, 0), (130,), (2, 65, 1, 3)]),
     st.sampled_from(RULES),

@@ -85,9 +85,12 @@ cdef bint _fit(tuple arrays, int outputs) noexcept:
 
 
 cdef bint _flat(tuple arrays) noexcept:
-    # Whether arrays that fit are all dense in one order, so that they can be visited as one line.
+    # Whether arrays that fit are all dense in one order, so that they can be visited as one line. A numpy scalar, which
+    # is all that arithmetic leaves of an array without axes, is none.
     cdef bint planes = True, pixels = True
     for array in arrays:
+        if not isinstance(array, cnp.ndarray):
+            return False
         planes = planes and cnp.PyArray_IS_C_CONTIGUOUS(<cnp.ndarray>array)
         pixels = pixels and _dense_pixels(<cnp.ndarray>array)
     return planes or pixels

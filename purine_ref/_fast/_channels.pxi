@@ -131,12 +131,12 @@ cdef int _shift_all(x, bias, out, bint select) except -1:
         bias = np.concatenate((bias, bias, bias, bias))
     if x.itemsize == 4:
         _shift[float](
-            <const float*>source.data, source, <const float*>cnp.PyArray_DATA(<cnp.ndarray>bias), pixels,
+            <const float*>source.data, source, <const float*>cnp.PyArray_DATA(<cnp.ndarray?>bias), pixels,
             <float*>target.data, target, select,
         )
     else:
         _shift[double](
-            <const double*>source.data, source, <const double*>cnp.PyArray_DATA(<cnp.ndarray>bias), pixels,
+            <const double*>source.data, source, <const double*>cnp.PyArray_DATA(<cnp.ndarray?>bias), pixels,
             <double*>target.data, target, select,
         )
     return _settle(out, pixels, written)

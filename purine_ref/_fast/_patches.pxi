@@ -58,12 +58,12 @@ def unfold(x, kernel, stride, pads, dilation, first, out):
         _unfold_copy(x, out, first, rows, columns)
     elif x.itemsize == 4:
         _unfold[float](
-            <const float*>image.data, image, <float*>cnp.PyArray_DATA(<cnp.ndarray>out), out.shape[0], first, rows,
+            <const float*>image.data, image, <float*>cnp.PyArray_DATA(<cnp.ndarray?>out), out.shape[0], first, rows,
             columns,
         )
     else:
         _unfold[double](
-            <const double*>image.data, image, <double*>cnp.PyArray_DATA(<cnp.ndarray>out), out.shape[0], first, rows,
+            <const double*>image.data, image, <double*>cnp.PyArray_DATA(<cnp.ndarray?>out), out.shape[0], first, rows,
             columns,
         )
 
@@ -85,9 +85,9 @@ def fold(rows, dx, kernel, stride, pads, dilation):
         target = np.empty((shape[0], shape[2], shape[3], shape[1]), dx.dtype).transpose(0, 3, 1, 2)
         _lay_image(target, &image)
     if dx.itemsize == 4:
-        _fold[float](<const float*>cnp.PyArray_DATA(<cnp.ndarray>rows), <float*>image.data, image, down, across)
+        _fold[float](<const float*>cnp.PyArray_DATA(<cnp.ndarray?>rows), <float*>image.data, image, down, across)
     else:
-        _fold[double](<const double*>cnp.PyArray_DATA(<cnp.ndarray>rows), <double*>image.data, image, down, across)
+        _fold[double](<const double*>cnp.PyArray_DATA(<cnp.ndarray?>rows), <double*>image.data, image, down, across)
     if target is not dx:
         dx[...] = target
 
