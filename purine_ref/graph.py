@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
+from purine_ref.adjacency import Edges, first_of, one_more, pairs
 from purine_ref.errors import GraphError, ShapeError
 from purine_ref.names import checked_name, nearest
 from purine_ref.operation import Operation, RandomOperation
@@ -33,24 +34,10 @@ class View:
     shape: tuple[int, ...]
 
 
-_Edges: TypeAlias = "tuple[Op, int] | list[tuple[Op, int]] | None"
-"""A blob's edges of one kind. Most blobs have one of each, and lists would be a third of a large graph's memory."""
-
-
-def _one_more(edges: _Edges, edge: tuple[Op, int]) -> _Edges:
-    """The edges with one more, which comes last."""
-    if edges is None:
-        return edge
-    if isinstance(edges, list):
-        edges.append(edge)
-        return edges
-    return [edges, edge]
-
-
 def _shared(blobs: Sequence[Blob]) -> tuple[Blob, ...]:
     """The blobs as a tuple: that of the operator that writes them, and nothing else, if there is one."""
-    edge = blobs[0]._producers if len(blobs) == 1 else None
-    return edge[0].outputs if isinstance(edge, tuple) and len(edge[0].outputs) == 1 else tuple(blobs)
+    op = blobs[0]._producers if len(blobs) == 1 else None
+    return op.outputs if isinstance(op, Op) and len(op.outputs) == 1 else tuple(blobs)
 
 
 class Blob:
@@ -67,22 +54,20 @@ class Blob:
         self.index = index
         self.name = name
         self.tensor = tensor
-        self._producers: _Edges = None
-        self._consumers: _Edges = None
+        self._producers: Edges[Op] = None
+        self._consumers: Edges[Op] = None
         self.view: View | None = None
         self.persistent = persistent
 
     @property
     def producers(self) -> list[tuple[Op, int]]:
         """The (operator, slot) of each edge into the blob, as they were connected. Only `Graph.connect` adds one."""
-        edges = self._producers
-        return edges if isinstance(edges, list) else [] if edges is None else [edges]
+        return pairs(self._producers)
 
     @property
     def consumers(self) -> list[tuple[Op, int]]:
         """The (operator, slot) of each edge out of the blob, as they were connected."""
-        edges = self._consumers
-        return edges if isinstance(edges, list) else [] if edges is None else [edges]
+        return pairs(self._consumers)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -153,7 +138,7 @@ class Graph:
         self.initial: dict[str, Operation] = {}
         self.multipliers: dict[str, tuple[float, float]] = {}
         self._blob_names: dict[str, Blob] = {}
-        self._op_names: dict[str, Op] = {}
+        self._op_names: dict[str, Op] = {}  # of those that `_named` does not find by their blob
         self._paired: set[Blob] = set()
         self._scope = ""
         self._tensors: dict[tuple[object, ...], Tensor] = {}  # descriptions are few, and blobs alike share them
@@ -182,15 +167,21 @@ class Graph:
 
     def op(self, name: str) -> Op:
         """The operator of that full name. Raises GraphError, with close names, when there is none."""
-        op = self._op_names.get(name)
+        op = self._named(name)
         if op is None:
-            raise GraphError(f"graph {self.name!r} has no operator {name!r}{nearest(name, self._op_names)}")
+            raise GraphError(f"graph {self.name!r} has no operator {name!r}{nearest(name, [o.name for o in self.ops])}")
         return op
+
+    def _named(self, name: str) -> Op | None:
+        """The operator of that full name: that which delivers first to the blob of its name, or one of another."""
+        blob = self._blob_names.get(name)
+        first = None if blob is None else first_of(blob._producers)
+        return first if first is not None and first.name == name else self._op_names.get(name)
 
     def free_name(self, name: str) -> str:
         """`name` if no blob or operator has it, else the first of `name.2`, `name.3`, ... that none has."""
         number, candidate = 1, name
-        while self._scope + candidate in self._blob_names or self._scope + candidate in self._op_names:
+        while self._scope + candidate in self._blob_names or self._named(self._scope + candidate):
             number += 1
             candidate = f"{name}.{number}"
         return candidate
@@ -299,7 +290,7 @@ class Graph:
             operation = replace(operation, stream=full_name)  # type: ignore[type-var]
         check_outputs(full_name, operation, inputs, outputs)
         ends = _shared(inputs), tuple(outputs)
-        return self._join(Op(self, len(self.ops), full_name, operation, *ends, place, stream, of))
+        return self._join(Op(self, self._next_index(outputs), full_name, operation, *ends, place, stream, of))
 
     def apply(
         self,
@@ -350,28 +341,33 @@ class Graph:
         if name is None:
             base = outputs[0].name if outputs else self._scope + operation.name
             name, number = base, 1
-            while name in self._op_names:
+            while self._named(name) is not None:
                 number += 1
                 name = f"{base}.{number}"
             return name
         full_name = self._scope + checked_name(name)
-        if full_name in self._op_names:
+        if self._named(full_name) is not None:
             taken = f"already has an operator {full_name!r}"
             raise GraphError(f"graph {self.name!r} {taken}; operator names must be unique")
         return full_name
 
+    def _next_index(self, outputs: Sequence[Blob]) -> int:
+        """The index of the next operator: the very object that its blob has, where the numbers are the same."""
+        index = len(self.ops)
+        return outputs[0].index if outputs and outputs[0].index == index else index
+
     def _join(self, op: Op) -> Op:
         self.ops.append(op)
-        self._op_names[op.name] = op
-        first = (op, 0)  # one object for both sides: most operators have one edge on each
         slot = 0
         for blob in op.inputs:
-            blob._consumers = _one_more(blob._consumers, (op, slot) if slot else first)
+            blob._consumers = one_more(blob._consumers, op, slot)
             slot += 1
         slot = 0
         for blob in op.outputs:
-            blob._producers = _one_more(blob._producers, (op, slot) if slot else first)
+            blob._producers = one_more(blob._producers, op, slot)
             slot += 1
+        if self._named(op.name) is None:
+            self._op_names[op.name] = op
         return op
 
     # Questions --------------------------------------------------------------------------------------------------

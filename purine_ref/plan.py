@@ -54,9 +54,9 @@ class Plan:
     order: tuple[int, ...]
     inputs: Sequence[Sequence[int]]
     outputs: Sequence[Sequence[int]]
-    producers: list[int]
+    producers: Sequence[int]
     consumers: Sequence[Sequence[int]]
-    waiting: list[int]
+    waiting: Sequence[int]
     first: tuple[int, ...]
     external: tuple[int, ...]
     views: dict[Blob, View]
@@ -122,7 +122,7 @@ def _idle_pairs(graph: Graph) -> list[str]:
 
 def _plan(graph: Graph, flat: Flat, order: list[int], views: dict[Blob, View], idle: set[Op], lost: set[Blob]) -> Plan:
     external = tuple([op.index for op in graph.ops if op.operation.external])
-    waiting = flat.waiting.copy()
+    waiting = flat.waiting[:]
     for op in external:
         waiting[op] += 1
     return Plan(

@@ -565,9 +565,9 @@ def test_a_plan_counts_edges() -> None:
     graph.connect([x], Call(), [total], name="second")
     call(graph, "y", [total, x, total])
     plan = prepare(graph)
-    assert plan.producers == [0, 2, 1]
+    assert list(plan.producers) == [0, 2, 1]
     assert plan.consumers == [[0, 1, 2], [2, 2], []]
-    assert plan.waiting == [0, 0, 2]
+    assert list(plan.waiting) == [0, 0, 2]
     assert plan.first == (0, 1)
     assert plan.order == (0, 1, 2)
     assert (plan.inputs, plan.outputs) == ([(0,), (0,), (1, 0, 1)], [(1,), (1,), (2,)])

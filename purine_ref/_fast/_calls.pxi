@@ -12,17 +12,17 @@ cdef struct Call:
     # One operator's. A bound method is taken apart, so that its own memory is not touched when it is called.
     PyObject* function  # NULL where nothing is to be called
     PyObject* owner     # what a bound method is bound to, else NULL
-    PyObject* inputs
-    PyObject* outputs
     int32_t place
+    bint made
 
 
 @cython.final
 cdef class Calls:
     """How to run each operator; see the plain twin. The pointers are borrowed from `_parts`, which keeps them alive."""
 
-    cdef tuple _parts  # of each call the function, the inputs and the outputs: a tuple for each would take twice as much
+    cdef list _parts  # of each call the function, the inputs and the outputs: a tuple for each would take twice as much
     cdef Call* _flat
+    cdef PyObject** _items  # those of `_parts`
     cdef Py_ssize_t _size
     cdef int32_t _places
 
@@ -30,23 +30,26 @@ cdef class Calls:
         self._flat = NULL
         self._size = self._places = 0
 
-    def __init__(self, calls):
+    def __init__(self, calls, order=None):
         if self._flat != NULL:
             raise RuntimeError("calls are made once: make others")
-        cdef list places = [], parts = []
-        for row in calls:
-            if not PyTuple_Check(row) or PyTuple_GET_SIZE(row) < 4:
-                raise TypeError(f"expected a call of 4 parts or more, got {row!r}")
-            places.append(row[1])
-            parts += row[0], row[2], row[3]
-        self._parts = tuple(parts)
-        cdef Py_ssize_t size = len(places), i
+        if order is None:
+            calls = list(calls)
+            order = range(len(calls))
+        cdef Py_ssize_t size = len(order), op
         require_size("calls", size)
-        self._flat = <Call*> PyMem_Malloc((size + 1) * sizeof(Call))
+        self._parts = [None] * (3 * size)
+        self._items = PySequence_Fast_ITEMS(self._parts)
+        self._flat = <Call*> PyMem_Calloc(size + 1, sizeof(Call))
         if self._flat == NULL:
             raise MemoryError(f"no memory for the calls of {size} operators")
-        for i in range(size):
-            self._set(&self._flat[i], places[i], 3 * i)
+        for op, row in zip(order, calls, strict=True):
+            if not PyTuple_Check(row) or PyTuple_GET_SIZE(row) < 4:
+                raise TypeError(f"expected a call of 4 parts or more, got {row!r}")
+            if not 0 <= op < size or self._flat[op].made:
+                raise ValueError(f"order: expected each of {size} operators once, got {op}")
+            self._parts[3 * op], self._parts[3 * op + 1], self._parts[3 * op + 2] = row[0], row[2], row[3]
+            self._set(&self._flat[op], row[1], 3 * op)
         self._size = size
 
     def __dealloc__(self):
@@ -62,14 +65,13 @@ cdef class Calls:
         return self._parts[3 * op], self._flat[op].place, self._parts[3 * op + 1], self._parts[3 * op + 2]
 
     cdef int _set(self, Call* call, object place, Py_ssize_t part) except -1:
-        compute = <object> PyTuple_GET_ITEM(self._parts, part)
+        compute = <object> PyList_GET_ITEM(self._parts, part)
         if not 0 <= place < LIMIT:
             raise IndexError(f"place {place}: expected 0 to {LIMIT - 1}")
         call.place = place
         self._places = max(self._places, call.place + 1)
         call.function = call.owner = NULL
-        call.inputs = <PyObject*> PyTuple_GET_ITEM(self._parts, part + 1)
-        call.outputs = <PyObject*> PyTuple_GET_ITEM(self._parts, part + 2)
+        call.made = True
         if PyMethod_Check(compute):
             call.function, call.owner = PyMethod_GET_FUNCTION(compute), PyMethod_GET_SELF(compute)
         elif compute is not None:
@@ -90,12 +92,13 @@ cdef Calls _flattened(object calls):
     return <Calls> calls if isinstance(calls, Calls) else Calls(calls)
 
 
-cdef inline int _invoke(const Call* call, PyObject** kernels) except -1:
+cdef inline int _invoke(const Call* calls, PyObject** items, Py_ssize_t op, PyObject** kernels) except -1:
     """Run an operator that is a Python callable. Raises what it raises."""
     cdef PyObject* arguments[5]
+    cdef const Call* call = &calls[op]
     if call.function == NULL:
         return 0
-    arguments[2], arguments[3], arguments[4] = kernels[call.place], call.inputs, call.outputs
+    arguments[2], arguments[3], arguments[4] = kernels[call.place], items[3 * op + 1], items[3 * op + 2]
     if call.owner == NULL:
         PyObject_Vectorcall(call.function, &arguments[2], 3 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL)
     else:

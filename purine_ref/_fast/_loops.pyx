@@ -41,7 +41,7 @@ cnp.import_array()
 
 # What this module was built for. `__init__.py` has the number that it must be: raise both together, whenever the
 # signature or the meaning of a loop changes.
-ABI = 4
+ABI = 5
 
 cdef extern from *:
     """

@@ -192,6 +192,7 @@ cdef class Team:
         """Run `op` and what follows, until there is nothing more for this worker. No run can begin meanwhile."""
         cdef Counters* c = &self._tracker._counters
         cdef Call* calls = self._calls._flat
+        cdef PyObject** items = self._calls._items
         cdef PyObject** kernels = PySequence_Fast_ITEMS(self._kernels)
         cdef int32_t i, count, found
         cdef int64_t begun
@@ -203,7 +204,7 @@ cdef class Team:
             self._beat += 1
             if self._beat & BREATH == 0:
                 breathe()
-            _invoke(&calls[op], kernels)
+            _invoke(calls, items, op, kernels)
             if self._closed:
                 return 0
             count = _deliver(c, op, post.complete)

@@ -8,9 +8,10 @@ when it is made. Built by `setup.py`; `__init__.py` decides whether this module 
 
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
-from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from cpython.list cimport PyList_GET_ITEM
+from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Malloc
 from cpython.object cimport PyObject
-from cpython.tuple cimport PyTuple_Check, PyTuple_GET_ITEM, PyTuple_GET_SIZE
+from cpython.tuple cimport PyTuple_Check, PyTuple_GET_SIZE
 from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memcpy
 
@@ -20,7 +21,7 @@ from purine_ref._fast.edges import LIMIT, flatten, in_words, numbers, require_ro
 from purine_ref._fast.pace import FIRST_LOOK, LAST_LOOK, WORTH, breathe, require_lock, require_workers
 
 # What this module was built for; see `_loops.pyx`.
-ABI = 4
+ABI = 5
 
 cdef enum:
     FINISHED = -1  # as in `edges.py`
@@ -184,7 +185,7 @@ cdef class Tracker:
             self._require(op, 0, "finish")
             if op & SIGNALS == 0:
                 PyErr_CheckSignals()
-            _invoke(&flat._flat[op], PySequence_Fast_ITEMS(vocabularies))
+            _invoke(flat._flat, flat._items, op, PySequence_Fast_ITEMS(vocabularies))
             count = _deliver(c, <int32_t> op, c.complete)
             for i in range(count):
                 if c.producers[c.complete[i]] > 1:

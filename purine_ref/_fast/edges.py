@@ -7,6 +7,7 @@ makes these lists from a graph that it has checked, and this is the last line of
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any
@@ -36,6 +37,8 @@ def require_rows(what: str, rows: Sequence[Any], count: int) -> None:
 def numbers(what: str, values: Sequence[int], bound: int = LIMIT) -> Array:
     """The values as int32. Raises ValueError for too many, or for one that is not from 0 to `bound`."""
     require_size(what, len(values))
+    if isinstance(values, array) and values.typecode == "i":
+        return _narrow(what, np.frombuffer(values, np.int32), bound)
     return _narrow(what, np.fromiter(values, np.int64, len(values)), bound)
 
 

@@ -51,8 +51,9 @@ def require_shape(array: Array, name: str, shape: tuple[int, ...]) -> None:
 
 def require_out(out: Array, name: str, shape: tuple[int, ...], dtype: Any) -> None:
     """Raises ValueError unless `out` is an array of this shape and dtype that can be written to."""
-    if out.shape != tuple(shape) or out.dtype != dtype or not out.flags.writeable:
-        state = "" if out.flags.writeable else ", read-only"
+    writable = getattr(out.flags, "writeable", True)  # arrays of CuPy always are
+    if out.shape != tuple(shape) or out.dtype != dtype or not writable:
+        state = "" if writable else ", read-only"
         raise ValueError(
             f"{name}: expected a writable array of shape {tuple(shape)} of {np.dtype(dtype)}, "
             f"got shape {out.shape} of {out.dtype}{state}"

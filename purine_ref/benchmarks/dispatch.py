@@ -52,7 +52,7 @@ RATIOS = (
 
 def count_down(plan: Plan, outputs: Sequence[Sequence[int]], consumers: Sequence[Sequence[int]]) -> None:
     """The counters of rule R2, and nothing else."""
-    waiting, missing = plan.waiting.copy(), plan.producers.copy()
+    waiting, missing = list(plan.waiting), list(plan.producers)
     queue = deque(plan.first)
     while queue:
         for blob in outputs[queue.popleft()]:

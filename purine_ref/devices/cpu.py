@@ -59,7 +59,9 @@ class CpuDevice:
 
     def allocate(self, tensor: Tensor, name: str = "", *, row_major: bool = False) -> Array:
         """A zeroed numpy array for `tensor`, which blob `name` is to have, in the order of `arrange`."""
-        return self.arrange(np.zeros(tensor.size, tensor.dtype), tensor, row_major=row_major)
+        if row_major or not self.reorders(tensor):
+            return np.zeros(tensor.shape, tensor.dtype)  # one object: a view of a flat array would be two
+        return self.arrange(np.zeros(tensor.size, tensor.dtype), tensor)
 
     def arrange(self, flat: Array, tensor: Tensor, *, row_major: bool = False) -> Array:
         """The flat array in the shape of `tensor`: in this device's memory order, or in C order where `row_major`."""
