@@ -39,12 +39,17 @@ class OperatorError(PurineError):
 
 
 class PeerLost(PurineError):
-    """A rank that others need is gone: it failed, was interrupted, or closed. `rank` says which, `reason` why."""
+    """A rank that others need is gone: it failed, was interrupted, fell silent, or closed.
 
-    def __init__(self, rank: int, reason: str) -> None:
+    `rank` says which, `reason` why. `waits` has a line for each wait, on any rank, that was known when it fell silent:
+    who waits for what, from whom.
+    """
+
+    def __init__(self, rank: int, reason: str, waits: Sequence[str] = ()) -> None:
         self.rank = rank
         self.reason = reason
-        super().__init__(f"rank {rank} is lost: {reason}")
+        self.waits: tuple[str, ...] = tuple(waits)
+        super().__init__("\n  ".join((f"rank {rank} is lost: {reason}", *waits)))
 
 
 class Refused(PurineError):

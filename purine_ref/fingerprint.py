@@ -1,4 +1,4 @@
-"""A graph's fingerprint: a SHA-256 of everything that decides what it computes, for ranks to compare before they run."""
+"""A graph's fingerprint: a SHA-256 of all that decides what it computes, for ranks to compare before they run."""
 
 from __future__ import annotations
 

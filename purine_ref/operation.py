@@ -228,9 +228,12 @@ class Operation:
         """
         raise NotImplementedError(f"{self.name} must define compute(kernels, inputs, outputs)")
 
-    def expect(self, kernels: Kernels, arrived: Callable[[], None]) -> None:
-        """Where `external`: called when a run starts, to have `arrived` called once `compute` would not wait."""
-        raise NotImplementedError(f"{self.name} must define expect(kernels, arrived)")
+    def expect(self, kernels: Kernels, outputs: Sequence[Array], arrived: Callable[[], None]) -> None:
+        """Where `external`: called when a run starts, to have `arrived` called once `compute` would not wait.
+
+        `outputs` are those of `compute`, to be written from now on if there are no inputs; or none, if only then.
+        """
+        raise NotImplementedError(f"{self.name} must define expect(kernels, outputs, arrived)")
 
     def gradient(self, wiring: Wiring) -> None:
         """Add the operators that carry gradients from the outputs to each input that `wiring.wants`.

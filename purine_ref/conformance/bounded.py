@@ -123,12 +123,12 @@ def held_by(executor: Executor) -> dict[str, Array]:
 
 def decisions(executor: Executor) -> dict[str, Array]:
     """What operators of the last run selected by: masks, indices, outputs of ReLUs; but what was overwritten."""
-    selecting = {
+    selecting = dict.fromkeys(  # in one order, for on hosts all ranks fetch together
         blob
         for op in executor.graph.ops
         for slot, blob in enumerate(op.inputs)
         if slot in op.operation.selectors or not blob.tensor.is_float
-    }
+    )
     return {blob.name: executor.fetch(blob.name) for blob in selecting if blob not in executor.plan.lost}
 
 

@@ -64,8 +64,8 @@ class ExactFeeds:
         """Fresh parameters and histories."""
         values = exact_feeds(self._graph, seed=self._seed + step, links=links)
         rng = np.random.default_rng([self._seed, step, links])
-        histories = {current.name for current, _ in self._graph.pairs} - set(self._graph.multipliers)
-        for name in histories:
+        histories = [current.name for current, _ in self._graph.pairs if current.name not in self._graph.multipliers]
+        for name in histories:  # in the order of the graph, so that every process draws the same
             shape, dtype = values[name].shape, values[name].dtype
             values[name] = (2 * rng.integers(-1, 2, shape) * (rng.random(shape) < 0.05)).astype(dtype)
         return {name: values[name] for name in self._persistent}

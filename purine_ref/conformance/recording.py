@@ -45,6 +45,11 @@ class Recording:
     def _open(self, scheme: Scheme) -> Callable[[Graph, int], Session]:
         if scheme.drive is None:
             raise Refused(f"scheme {scheme.text!r} stands alone, and its schedule cannot be recorded")
+        if scheme.ranks is not None:
+            raise Refused(
+                f"scheme {scheme.text!r} is on hosts, where each rank sees its own operators alone: record it "
+                "@ranks:N, whose graph is the same"
+            )
         drive = scheme.drive
 
         def opened(graph: Graph, seed: int) -> Session:

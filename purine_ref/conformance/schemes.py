@@ -1,4 +1,4 @@
-"""Schemes by their written names, such as `threads:4`, `data:3,ring@ranks` or `data:2/pipeline:2x4@virtual`.
+"""Schemes by their written names, such as `threads:4`, `data:3,ring@ranks` or `data:2/pipeline:2x4@hosts:2`.
 
 A scheme is one or more *parts* joined by `/`, the outermost first, and a *place* after `@`. Each part and each place is
 one registration. A part says how the graph is divided (`refiners`), how partial sums are added (`reduction`), or how
@@ -7,8 +7,10 @@ many threads run it; a place says where the divisions go, and opens an executor 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -17,11 +19,12 @@ from purine_ref.conformance.session import Session
 from purine_ref.devices import Device, device_for, kernel_set
 from purine_ref.devices.virtual import VirtualMachine, virtual_locations
 from purine_ref.errors import GraphError
-from purine_ref.executors import Executor, Observer, Serial, Threaded
+from purine_ref.executors import Executor, Hosts, Memory, Observer, Serial, Threaded
 from purine_ref.executors.ranks import Ranks
 from purine_ref.graph import Graph
 from purine_ref.parallel import Composed, Data, Hybrid, Model, Pipeline, Refiner, compose, pipeline_ranks
 from purine_ref.tensor import Location
+from purine_ref.transports import World, current
 
 Opener = Callable[[Graph, int], Executor | Session]
 """From a serial graph and a seed to what runs it."""
@@ -33,7 +36,8 @@ class Scheme:
 
     `divides` says that the graph is composed, so that sums may be added in another order than in the serial graph.
     `drive` opens as `open` does, but starts operators by a schedule string, or for an observer to see; None for a
-    scheme that stands alone.
+    scheme that stands alone. `ranks` is how many must have joined a world before it is opened: 0 says all of any world,
+    None that it needs no world.
     """
 
     text: str
@@ -41,14 +45,22 @@ class Scheme:
     compose: Callable[[Graph], Graph] = lambda graph: graph
     divides: bool = False
     drive: Callable[[Graph, int, Driven], Session] | None = None
+    ranks: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Driven:
-    """How a run is driven or watched: a schedule string (see `schedules`), and an observer."""
+    """How a run is driven or watched: a schedule string (see `schedules`), and an observer.
+
+    `memory` is to hold the persistent pieces, for several graphs under one scheme to share them by name, but at places
+    whose memory goes with what they run on, such as `virtual`. With `keep`, blobs share memory where they may, and only
+    the pieces of the serial blobs that it names are sure to be there after a run, beside what is fed or persists.
+    """
 
     schedule: str | None = None
     observer: Observer | None = None
+    memory: Memory | None = None
+    keep: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +91,13 @@ class Running:
     ranks: Sequence[float] | None
     driven: Driven
 
+    def sharing(self, graph: Graph) -> dict[str, Any]:
+        """The executor's keywords `memory`, `reuse` and `keep` for `graph`, which may be composed."""
+        keep = self.driven.keep or ()
+        if isinstance(graph, Composed):
+            keep = tuple(piece.blob.name for name in keep for piece in graph.pieces[name])
+        return {"memory": self.driven.memory, "reuse": self.driven.keep is not None, "keep": keep}
+
     def order(self, graph: Graph, devices: Callable[[Location], Device] = device_for) -> list[str] | None:
         """The order of starts that the schedule names. Raises Refused where it is no schedule of the graph."""
         schedule = self.driven.schedule
@@ -87,10 +106,11 @@ class Running:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A place: the locations for a number of divisions, and how a graph is opened there."""
+    """A place: the locations for a number of divisions, and how a graph is opened there; `ranks` as in `Scheme`."""
 
     locations: Callable[[int], list[Location]]
     open: Callable[[Graph, Running], Opened]
+    ranks: int | None = None
 
 
 Parser = Callable[[str], "Part | Opener"]
@@ -98,7 +118,7 @@ Parser = Callable[[str], "Part | Opener"]
 to its opener. Raises ValueError for a wrong argument."""
 
 _registered: dict[str, tuple[str, Parser]] = {}
-_places: dict[str, Place] = {}
+_places: dict[str, tuple[str, Callable[[str], Place]]] = {}
 DEFAULT_PLACE = "cpu"
 DEFAULT_THREADS = 2
 
@@ -117,11 +137,23 @@ def register(form: str) -> Callable[[Parser], Parser]:
     return add
 
 
-def register_place(name: str, place: Place) -> None:
-    """Register a place. Raises ValueError for a taken name."""
+def register_place(form: str, place: Place | Callable[[str], Place]) -> None:
+    """Register a place under its written form: `virtual`, or `hosts[:N]` with what makes a place of the argument.
+
+    That is called with '' where none is written, and raises ValueError for a wrong one. Raises ValueError for a taken
+    name.
+    """
+    name = re.split(r"[:\[]", form, maxsplit=1)[0]
     if name in _places:
         raise ValueError(f"place {name!r} is registered already")
-    _places[name] = place
+    _places[name] = (form, partial(_alone, place) if isinstance(place, Place) else place)
+
+
+def _alone(place: Place, argument: str) -> Place:
+    """A place that takes no argument."""
+    if argument:
+        raise ValueError(f"it takes no argument, got {argument!r}")
+    return place
 
 
 def scheme_forms() -> tuple[str, ...]:
@@ -130,22 +162,32 @@ def scheme_forms() -> tuple[str, ...]:
 
 
 def place_names() -> tuple[str, ...]:
-    """The names of all places."""
-    return tuple(_places)
+    """The written forms of all places."""
+    return tuple(form for form, _ in _places.values())
 
 
 def parse_scheme(text: str) -> Scheme:
     """The scheme that `text` names. Raises ValueError, with what is accepted, for anything else."""
     names, at, place = text.partition("@")
-    if at and place not in _places:
-        raise ValueError(f"scheme {text!r}: no place {place!r}; there are {', '.join(_places)}")
+    chosen = _parse_place(text, place if at else DEFAULT_PLACE)
     parts = [_parse_part(text, part) for part in names.split("/")]
     alone = [part for part in parts if not isinstance(part, Part)]
     if alone and (len(parts) > 1 or at):
         raise ValueError(f"scheme {text!r}: {names!r} stands alone, and takes no other part and no place")
     if alone:
         return Scheme(text, alone[0])
-    return _scheme(text, [part for part in parts if isinstance(part, Part)], _places[place if at else DEFAULT_PLACE])
+    return _scheme(text, [part for part in parts if isinstance(part, Part)], chosen)
+
+
+def _parse_place(text: str, place: str) -> Place:
+    name, colon, argument = place.partition(":")
+    if name not in _places or (colon and not argument):
+        raise ValueError(f"scheme {text!r}: no place {place!r}; there are {', '.join(place_names())}")
+    form, parser = _places[name]
+    try:
+        return parser(argument)
+    except ValueError as error:
+        raise ValueError(f"scheme {text!r}: the place must be like {form!r}: {error}") from None
 
 
 def _parse_part(text: str, part: str) -> Part | Opener:
@@ -181,7 +223,8 @@ def _scheme(text: str, parts: Sequence[Part], place: Place) -> Scheme:
         opening = place.open(made, Running(seed, threads, ranks, how))
         return Session(opening.executor, graph, faults=opening.faults, close=opening.close)
 
-    return Scheme(text, lambda graph, seed: driven(graph, seed, Driven()), composed, bool(refiners), driven)
+    opener = partial(driven, how=Driven())
+    return Scheme(text, opener, composed, bool(refiners), driven, place.ranks)
 
 
 def _count(text: str, name: str) -> int:
@@ -241,27 +284,76 @@ def _hybrid(argument: str) -> Part:
 
 
 def _plain(graph: Graph, how: Running) -> Opened:
-    return Opened(_executor(graph, how, device_for))
+    return Opened(_executor(graph, how, device_for, how.sharing(graph)))
 
 
 def _virtual(graph: Graph, how: Running) -> Opened:
     machine = VirtualMachine(seed=how.seed, kernels=kernel_set())
-    return Opened(_executor(graph, how, machine.device), lambda: machine.races, machine.close)
+    sharing = {**how.sharing(graph), "memory": None}  # arrays of one machine are not to be touched by another
+    return Opened(_executor(graph, how, machine.device, sharing), lambda: machine.races, machine.close)
 
 
-def _executor(graph: Graph, how: Running, devices: Callable[[Location], Device]) -> Executor:
+def _executor(
+    graph: Graph, how: Running, devices: Callable[[Location], Device], sharing: dict[str, Any]
+) -> Executor:
     order, observer = how.order(graph, devices), how.driven.observer
+    shared: dict[str, Any] = {"seed": how.seed, "devices": devices, "order": order, "observer": observer, **sharing}
     if how.threads == 0:
-        return Serial(graph, seed=how.seed, devices=devices, order=order, observer=observer)
-    shared: dict[str, Any] = {"seed": how.seed, "devices": devices, "order": order, "observer": observer}
+        return Serial(graph, **shared)
     return Threaded(graph, threads=how.threads, ranks=how.ranks, **shared)
 
 
 def _ranks(graph: Graph, how: Running) -> Opened:
     shared: dict[str, Any] = {"seed": how.seed, "order": how.order(graph), "observer": how.driven.observer}
+    shared |= how.sharing(graph)
     return Opened(Ranks(graph, threads=max(how.threads, 1), ranks=how.ranks, **shared))
+
+
+def _spread(width: int, ranks: int) -> list[Location]:
+    """The places of `width` divisions over `ranks` ranks, neighbours together; there may be none left for some."""
+    ranks = min(ranks, width)
+    return [Location(division * ranks // width) for division in range(width)]
+
+
+def _ranks_here(argument: str) -> Place:
+    """Ranks of this process: N of them, or one for each division."""
+    count = _count(argument, "N") if argument else None
+    return Place(lambda width: _spread(width, count or width), _ranks)
+
+
+def _hosts(argument: str) -> Place:
+    """The ranks of the world that this one joined: N of them, or all."""
+    count = _count(argument, "N") if argument else 0
+    return Place(lambda width: _spread(width, _ranks_of(count)), _here, count)
+
+
+def _ranks_of(count: int) -> int:
+    """So many ranks, or for 0 all that have joined. Raises GraphError where fewer have."""
+    world = current() if count else _joined()
+    if world is not None and count > world.size:
+        raise GraphError(f"a scheme @hosts:{count} needs {count} ranks, and {world.size} have joined: start as many")
+    return count or _joined().size
+
+
+def _joined() -> World:
+    """The world that was joined. Raises GraphError where none was."""
+    world = current()
+    if world is None:
+        raise GraphError(
+            "a scheme @hosts runs on the ranks of a world, and none was joined: start as many ranks with `purine-ref "
+            "launch --hosts N -- ...`, or say with @hosts:N how many to start"
+        )
+    return world
+
+
+def _here(graph: Graph, how: Running) -> Opened:
+    world = _joined()
+    shared: dict[str, Any] = {"seed": how.seed, "order": how.order(graph), "observer": how.driven.observer}
+    shared |= how.sharing(graph)
+    return Opened(Hosts(graph, world=world, threads=max(how.threads, 1), ranks=how.ranks, **shared))
 
 
 register_place("cpu", Place(lambda width: [Location()] * width, _plain))
 register_place("virtual", Place(virtual_locations, _virtual))
-register_place("ranks", Place(lambda width: [Location(rank) for rank in range(width)], _ranks))
+register_place("ranks[:N]", _ranks_here)
+register_place("hosts[:N]", _hosts)

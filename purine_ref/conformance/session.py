@@ -28,7 +28,7 @@ class Session:
     ) -> None:
         self.executor = executor
         self.graph = executor.graph
-        self._serial = serial
+        self.serial = serial
         self._faults = faults
         self._close = close
         self._pieces: Mapping[str, Sequence[Piece]] = (
@@ -39,7 +39,7 @@ class Session:
         """Feed the serial graph's source blobs: each piece gets its part. Raises as `Executor.feed`."""
         parts: dict[str, Array] = {}
         for name, array in arrays.items():
-            self._serial[name]  # an unknown name is refused with the serial graph's names
+            self.serial[name]  # an unknown name is refused with the serial graph's names
             for piece in self._pieces[name]:
                 parts[piece.blob.name] = array[_slices(piece.box)]
         self.executor.feed(parts)

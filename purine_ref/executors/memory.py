@@ -138,9 +138,6 @@ Call = tuple[Compute | None, int, Sequence[Array], Sequence[Array]]
 """How to run one operator: its compute, None where it moves nothing; the number of its place; its edges' arrays."""
 
 
-_TAKEN: Call = (None, 0, (), ())
-
-
 class Binding:
     """A plan bound to arrays. `calls` say how each operator is run; `asynchronous`, that a device only enqueues."""
 
@@ -156,10 +153,8 @@ class Binding:
         self._staging: list[tuple[int, int, int, Array]] = []  # (blob, operator, output, array) of later producers
         self._lasting: list[tuple[list[Array], list[Place]]] = []  # edges' arrays that a swap may change, and whence
         self._compute: dict[int, Compute] = {}  # by operation: operators that share one share its bound method too
-        calls: list[Any] = [None] * len(plan.graph.ops)
-        for index in plan.order:  # not as they were made, so that what a run touches one after the other lies together
-            calls[index] = self._call(plan.graph.ops[index])
-        self.calls = Calls(_taken(calls))
+        # not as they were made, so that what a run touches one after the other lies together; and one at a time
+        self.calls = Calls((self._call(plan.graph.ops[index]) for index in plan.order), plan.order)
         self._later: dict[int, list[Array]] = {}  # for each blob of several producers, the arrays of all but the first
         for blob, _, _, array in sorted(self._staging, key=itemgetter(0, 1, 2)):  # in the order of their edges
             self._later.setdefault(blob, []).append(array)
@@ -207,7 +202,9 @@ class Binding:
 
     def expect(self, op: int, kernels: Sequence[Kernels], arrived: Callable[[], None]) -> None:
         """Have `arrived` called when external operator `op` may start."""
-        self.plan.graph.ops[op].operation.expect(kernels[self.calls[op][1]], arrived)
+        _, place, _, outputs = self.calls[op]
+        outputs = () if self.asynchronous else outputs  # there, the device says when its memory is written
+        self.plan.graph.ops[op].operation.expect(kernels[place], outputs, arrived)
 
     def call(self, op: int, kernels: Sequence[Kernels]) -> None:
         """Compute operator `op` from its input arrays into its output arrays."""
@@ -269,28 +266,31 @@ class Binding:
 
     def read(self, blob: Blob) -> Array:
         """A copy of a blob's array. Raises GraphError when its memory was given to another blob's value (rule R5)."""
-        if blob in self.plan.lost and self.plan.sharing is not None:
-            raise GraphError(f"blob {blob.name!r} was overwritten: to fetch it, name it in keep= of the executor")
         if blob in self.plan.lost:
-            raise GraphError(f"blob {blob.name!r} was overwritten in place: fetch what overwrote it, or give it memory")
+            raise overwritten(blob, self.plan.sharing is None)
         return _array(self._places[blob.index]).copy()
 
     def write(self, blob: Blob, array: Array) -> None:
         """Fill a blob that no operator writes. Raises ShapeError for another shape or dtype, GraphError else."""
-        if blob.producers:
-            writer = blob.producers[0][0].name
-            raise GraphError(f"blob {blob.name!r} is written by operator {writer!r}; feed a source blob")
-        shape, dtype = tuple(getattr(array, "shape", ())), str(getattr(array, "dtype", type(array).__name__))
-        if (shape, dtype) != (blob.shape, blob.dtype):
-            raise ShapeError(f"blob {blob.name!r} takes {blob.dtype}{list(blob.shape)}, got {dtype}{list(shape)}")
+        require_feed(blob, array)
         _array(self._places[blob.index])[...] = array
 
 
-def _taken(calls: list[Call]) -> Iterator[Call]:
-    """Each call, of which the list lets go: the compiled `Calls` keep their parts, and both take too much memory."""
-    for index, call in enumerate(calls):
-        calls[index] = _TAKEN
-        yield call
+def overwritten(blob: Blob, in_place: bool) -> GraphError:
+    """What is raised when a blob is fetched whose value is gone: `in_place`, or since blobs share memory."""
+    if in_place:
+        return GraphError(f"blob {blob.name!r} was overwritten in place: fetch what overwrote it, or give it memory")
+    return GraphError(f"blob {blob.name!r} was overwritten: to fetch it, name it in keep= of the executor")
+
+
+def require_feed(blob: Blob, array: Array) -> None:
+    """Raise GraphError for a blob that an operator writes, ShapeError for an array of another shape or dtype."""
+    if blob.producers:
+        writer = blob.producers[0][0].name
+        raise GraphError(f"blob {blob.name!r} is written by operator {writer!r}; feed a source blob")
+    shape, dtype = tuple(getattr(array, "shape", ())), str(getattr(array, "dtype", type(array).__name__))
+    if (shape, dtype) != (blob.shape, blob.dtype):
+        raise ShapeError(f"blob {blob.name!r} takes {blob.dtype}{list(blob.shape)}, got {dtype}{list(shape)}")
 
 
 def _array(place: Place) -> Array:

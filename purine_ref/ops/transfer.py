@@ -90,9 +90,10 @@ class Receive(_Transfer):
         self.require(not inputs, "no inputs", len(inputs))
         return (Tensor(self.shape, self.dtype),)
 
-    def expect(self, kernels: Kernels, arrived: Callable[[], None]) -> None:
+    def expect(self, kernels: Kernels, outputs: Sequence[Array], arrived: Callable[[], None]) -> None:
         """Expect the message. Raises OperatorError without a transport, else what `Transport.expect` raises."""
-        self._transport(kernels).expect(self.peer, self.tag, kernels.key.iteration, arrived)
+        into = outputs[0] if outputs else None
+        self._transport(kernels).expect(self.peer, self.tag, kernels.key.iteration, arrived, into)
 
     def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """Write the message, which has arrived. Raises what `Transport.take` raises."""

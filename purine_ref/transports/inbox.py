@@ -8,7 +8,7 @@ for what cannot come. An `Inbox` is not thread-safe: a transport calls it under 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from purine_ref.errors import Refused
@@ -50,11 +50,23 @@ class Inbox:
 
     def check(self, peer: int, tag: int, iteration: int, array: Array) -> None:
         """Raise Refused unless `put` may take the message."""
+        self.admit(peer, tag, iteration, array)
+        conflict = self.conflict(peer, tag, iteration)
+        if conflict is not None:
+            raise conflict
+
+    def admit(self, peer: int, tag: int, iteration: int, array: Array) -> None:
+        """Raise Refused for a message that no state of this rank could make right: the sender is at fault."""
         channel = self._channel(peer, tag, iteration)
         self._check_array(channel, peer, tag, iteration, array)
         self._require(iteration > channel.sent, peer, tag, iteration, f"one above {channel.sent}, the last sent")
-        if channel.awaited:
-            self._require(iteration == channel.asked, peer, tag, iteration, f"iteration {channel.asked}, which is due")
+
+    def conflict(self, peer: int, tag: int, iteration: int) -> Refused | None:
+        """Why a message along a route is not the one that is due, if one is due and it is not."""
+        channel = self._channel(peer, tag, iteration)
+        if not channel.awaited or iteration == channel.asked:
+            return None
+        return self._refusal(peer, tag, iteration, f"iteration {channel.asked}, which is due")
 
     def has_room(self, peer: int, tag: int) -> bool:
         """Whether the next message along a route is awaited, or there is room for one more that is early."""
@@ -104,6 +116,18 @@ class Inbox:
                 channel.arrived = None
         return found
 
+    def give_up(self, peer: int, tag: int) -> Callable[[], None] | None:
+        """Whom to call, if anyone, since what came along a route cannot be what is due."""
+        channel = self._channels[peer, tag]
+        arrived, channel.arrived = channel.arrived, None
+        return arrived
+
+    def awaited(self) -> Iterator[tuple[int, int, int]]:
+        """The (peer, tag, iteration) of each message that is expected and has not come."""
+        for (peer, tag), channel in self._channels.items():
+            if channel.arrived is not None:
+                yield peer, tag, channel.asked
+
     def clear(self) -> None:
         """Drop all messages."""
         for channel in self._channels.values():
@@ -118,9 +142,10 @@ class Inbox:
         return channel
 
     def _check_array(self, channel: _Channel, peer: int, tag: int, iteration: int, array: Array) -> None:
-        came, want = f"{array.dtype}{list(array.shape)}", str(channel.tensor)
-        if came != want:
-            raise self._refusal(peer, tag, iteration, f"{want}, got {came}")
+        want = channel.tensor
+        if array.shape == want.shape and array.dtype == want.dtype:  # a dtype is equal to its name, in native order
+            return
+        raise self._refusal(peer, tag, iteration, f"{want}, got {array.dtype}{list(array.shape)}")
 
     def _require(self, condition: bool, peer: int, tag: int, iteration: int, expected: str) -> None:
         if not condition:

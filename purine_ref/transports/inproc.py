@@ -72,8 +72,10 @@ class InProcess:
         if arrived is not None:
             arrived()
 
-    def expect(self, peer: int, tag: int, iteration: int, arrived: Callable[[], None]) -> None:
-        """Call back when the message is there or never will be; see `Transport`."""
+    def expect(
+        self, peer: int, tag: int, iteration: int, arrived: Callable[[], None], into: Array | None = None
+    ) -> None:
+        """Call back when the message is there or never will be; see `Transport`. `into` is left alone until `take`."""
         with self._hub.lock:
             self._require_open()
             if self._hub.lost or self._inbox.expect(peer, tag, iteration, arrived):

@@ -8,7 +8,7 @@ from typing import Any
 
 from faults.fault import Fault, Plant, around, replaced, together
 from faults.parallel import exact
-from purine_ref.executors import Executor
+from purine_ref.executors import Executor, parts
 from purine_ref.executors import ranks as executor
 from purine_ref.executors.memory import Binding
 from purine_ref.graph import Graph, Op
@@ -43,7 +43,7 @@ def ending(change: Callable[[Graph, dict[Op, Operation]], None]) -> Plant:
             op.operation = operation
         return local
 
-    return around(executor, "local_graph", local_graph)
+    return around(parts, "local_graph", local_graph)
 
 
 def one_tag(_: Graph, ends: dict[Op, Any]) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from faults.fault import EXACT, LOOPS, REFERENCE, Fault, around, computing, misread, replaced
-from purine_ref import training
 from purine_ref.data import BatchOrder
 from purine_ref.devices.cpu import CpuKernels
 from purine_ref.graph import Graph
 from purine_ref.ops import SGD, AdaGrad, Bernoulli, TorchSGD
+from purine_ref.training import trainer
 
 Array = Any
 
@@ -155,7 +155,7 @@ def parameters_alone(graph: Graph) -> dict[str, Any]:
     return {blob.name: blob for blob in graph.parameters}
 
 
-def from_the_start(right: Any, self: training.Trainer, snapshot: Any) -> None:
+def from_the_start(right: Any, self: trainer.Trainer, snapshot: Any) -> None:
     """The place in the data is lost."""
     right(self, snapshot)
     self.position = replace(self.position, batch=0)
@@ -171,7 +171,7 @@ BETWEEN_RUNS = [
     Fault(
         "snapshot: histories lost",
         "A snapshot holds the parameters alone.",
-        replaced(training, "_persistent", parameters_alone),
+        replaced(trainer, "persistent", parameters_alone),
         (
             "test_training: test_a_snapshot_holds_parameters_and_histories_and_nothing_else",
             "test_training: test_dp_06_a_resumed_run_gives_the_bits_of_a_straight_one",
@@ -180,7 +180,7 @@ BETWEEN_RUNS = [
     Fault(
         "snapshot: place in the data lost",
         "A resumed run starts its epoch anew.",
-        around(training.Trainer, "_restore", from_the_start),
+        around(trainer.Trainer, "_restore", from_the_start),
         ("test_training: test_dp_06_a_resumed_run_gives_the_bits_of_a_straight_one",),
     ),
 ]

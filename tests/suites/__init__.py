@@ -4,4 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-pytest.register_assert_rewrite("suites.executors", "suites.operation_calls", "suites.operations", "suites.transports")
+SUITES = ("executors", "operation_calls", "operations", "transports", "worlds")
+
+pytest.register_assert_rewrite(*(f"suites.{name}" for name in SUITES))

@@ -165,6 +165,29 @@ class TransportContract:
         (call or expect(pair[1], 0, 2)).wait()
         np.testing.assert_array_equal(take(pair[1], 0, 2), vector(1))
 
+    @pytest.mark.parametrize("taken_into", ["the same", "another"])
+    @pytest.mark.parametrize("strided", [False, True])
+    @pytest.mark.parametrize("expected_first", [True, False])
+    def test_a_receiver_may_say_early_where_a_message_goes(
+        self, connect: Connect, expected_first: bool, strided: bool, taken_into: str
+    ) -> None:
+        """It may come there as it comes; whatever was said, `take` writes into the array that it is given."""
+        tensor = Tensor((200_000,), "float64")
+        sender, receiver = connect([{}, {(0, 2): tensor}])
+        into = np.full((200_000, 2), 7.0)[:, 0] if strided else np.full(tensor.shape, 7.0)
+        call = Call()
+        if expected_first:
+            receiver.expect(0, 2, 0, call, into)
+        sender.send(1, 2, 0, np.arange(200_000.0))
+        if not expected_first:
+            receiver.expect(0, 2, 0, call, into)
+        call.wait()
+        given = into if taken_into == "the same" else np.full(tensor.shape, 7.0)
+        receiver.take(0, 2, 0, given)
+        np.testing.assert_array_equal(given, np.arange(200_000.0))
+        sender.close()
+        receiver.close()
+
     def test_ranks_share_no_memory(self, pair: Sequence[Transport]) -> None:
         array = vector(1)
         pair[0].send(1, 2, 0, array)
@@ -597,6 +620,15 @@ class TransportContract:
                 future.result(WATCH)
         for transport in transports:
             transport.close()
+
+    def test_an_early_message_leaves_its_room_when_it_is_expected(self, connect: Connect) -> None:
+        sender, receiver = connect([{}, {(0, 2): VECTOR}], early=1)
+        for iteration in range(3):  # each is early: nobody expects it before it has been sent
+            with beside(sender.send, 1, 2, iteration, vector(iteration)) as sending:
+                sending.result(WATCH)
+            np.testing.assert_array_equal(receive(receiver, 0, 2, iteration), vector(iteration))
+        sender.close()
+        receiver.close()
 
     def test_ranks_that_expect_before_they_send_never_wait_in_a_circle(self, connect: Connect) -> None:
         """A ring of four, each free to run ahead, with room for no early message: nobody gets stuck."""
