@@ -18,10 +18,13 @@ from purine_ref.cli.case_run import run as run_cases
 from purine_ref.cli.check import check
 from purine_ref.cli.golden import golden
 from purine_ref.cli.info import info
+from purine_ref.cli.keygen import keygen
+from purine_ref.cli.launch import launch
 from purine_ref.cli.show import show
 from purine_ref.cli.trace import trace
 from purine_ref.cli.train import train
 from purine_ref.cli.verify import verify
+from purine_ref.cli.worker import worker
 from purine_ref.errors import PurineError
 
 PASS, FAIL, UNKNOWN, USAGE, INTERRUPTED = 0, 1, 2, 64, 130
@@ -40,7 +43,7 @@ def group() -> None:
     """The readable reference of bi-graph deep learning."""
 
 
-for command in (verify, train, show, bench, info, trace, golden, run_cases, diff, check):
+for command in (verify, train, show, bench, info, trace, golden, run_cases, diff, check, keygen, launch, worker):
     group.add_command(command)
 
 

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import click
 
 from purine_ref.benchmarks import compute as computing
 from purine_ref.benchmarks import dispatch as dispatching
 from purine_ref.benchmarks import graph as graphs
+from purine_ref.benchmarks import hosts as several
 from purine_ref.benchmarks import machine, plots
 from purine_ref.benchmarks import scaling as scalings
+from purine_ref.benchmarks import transport as transports
+from purine_ref.benchmarks.namespaces import NoNamespaces
 from purine_ref.benchmarks.options import (
+    hosts_options,
     kernel_sets_option,
     network_options,
     peers_option,
     runs_option,
     size_options,
+    sizes_option,
     small_option,
+    ways_option,
     workers_option,
 )
 from purine_ref.benchmarks.timing import WIDTH, Found, table
@@ -32,6 +40,7 @@ Examples:
   purine-ref bench graph
   purine-ref bench compute --model nin --plot nin.png
   purine-ref bench scaling --model nin
+  purine-ref bench transport
 """
 
 GRAPH_EPILOG = """\b
@@ -53,6 +62,15 @@ SCALING_EPILOG = """\b
 Examples:
   purine-ref bench scaling
   purine-ref bench scaling --model nin --runs 7 --plot scaling.png
+  purine-ref bench scaling --model nin --hosts 2
+  purine-ref bench scaling --model nin --hosts 2 --rate 0.25,0.5,0.9 --reduction ring
+"""
+
+TRANSPORT_EPILOG = """\b
+Examples:
+  purine-ref bench transport
+  purine-ref bench transport --sizes 4,256 --ways "purine tcp,purine ipc" --runs 9
+  purine-ref bench transport --namespaces --plot transport.png
 """
 
 plot_option = output_file("--plot", "plot_file", help="Draw a picture there, a PNG; needs the extra `plot`.")
@@ -142,6 +160,7 @@ def compute(
 @network_options
 @kernels_option
 @workers_option
+@hosts_options
 @runs_option
 @seed_option
 @json_option
@@ -150,6 +169,9 @@ def scaling(
     models: tuple[str, ...],
     batch: int | None,
     workers: tuple[int, ...],
+    hosts: int | None,
+    rates: tuple[float, ...],
+    reduction: str,
     runs: int,
     seed: int,
     json_file: str | None,
@@ -157,12 +179,55 @@ def scaling(
 ) -> int:
     """What more workers bring to data parallel training steps: images per second, efficiency, hidden copies.
 
-    Workers are held to a core each.
+    Workers are held to a core each. With --hosts, processes that talk ZeroMQ instead: the bytes that they send, and
+    how much of the time that these take is hidden behind computing, from merged traces.
     """
     start = _begin(plot_file)
-    found = scalings.run(models, batch, kernel_set(), workers, runs, seed)
+    if hosts is None:
+        found = scalings.run(models, batch, kernel_set(), workers, runs, seed)
+    else:
+        between = several.Between(hosts, reduction, rates)
+        with _namespaces():
+            found = several.run(models, batch, kernel_set(), between, runs, seed)
     _report("scaling", "images", found, start, seed, json_file, plot_file)
     return CODES["pass" if found.series else "unknown"]
+
+
+@bench.command(epilog=TRANSPORT_EPILOG)
+@sizes_option
+@ways_option
+@click.option("--namespaces", is_flag=True, help="Between two network namespaces joined by veth; one must be root.")
+@runs_option
+@seed_option
+@json_option
+@plot_option
+def transport(
+    sizes: tuple[int, ...],
+    ways: tuple[str, ...],
+    namespaces: bool,
+    runs: int,
+    seed: int,
+    json_file: str | None,
+    plot_file: str | None,
+) -> int:
+    """How long an array takes to another process and back, and GB/s into the receiver's arrays.
+
+    Ours goes by TCP, encrypted, and by ipc, beside raw TCP, one pyzmq message, shared memory, and MPI.
+    """
+    start = _begin(plot_file)
+    with _namespaces():
+        found = transports.run(sizes, ways, runs, namespaces)
+    _report("transport", "bytes", found, start, seed, json_file, plot_file)
+    return CODES["pass"]
+
+
+@contextmanager
+def _namespaces() -> Iterator[None]:
+    """Say in one line why there can be no namespaces, where that is so."""
+    try:
+        yield
+    except NoNamespaces as error:
+        raise click.ClickException(str(error)) from None
 
 
 def _begin(plot_file: str | None) -> float:

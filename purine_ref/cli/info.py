@@ -17,6 +17,7 @@ from purine_ref.cli.report import CODES, json_option, output, seed_option, write
 from purine_ref.conformance import place_names, scheme_forms
 from purine_ref.devices import device_for, kernel_set
 from purine_ref.devices.cpu import blas_threads, limit_blas
+from purine_ref.devices.cuda import outlook
 from purine_ref.devices.kernels import KERNEL_SETS, unusable
 from purine_ref.models import MODELS
 from purine_ref.tensor import Location
@@ -57,6 +58,7 @@ def gather() -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "loops": "compiled" if _fast.FAST else "plain",
         "devices": [device_for(Location()).name],
+        "gpu": outlook(),
         "kernels": [described(name) for name in KERNEL_SETS],
         "blas": [f"{name}: {count} threads, held to {after[name]}" for name, count in before.items()] or ["unknown"],
         "models": list(MODELS),

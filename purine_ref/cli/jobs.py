@@ -19,6 +19,7 @@ from purine_ref.conformance import (
     training_workload,
     verify,
 )
+from purine_ref.transports import current
 
 DEFAULT_MODELS = ("nin-digits", "lenet-digits")
 DTYPES = ("float64", "float32")
@@ -38,6 +39,7 @@ DIVIDED = (
     "data:2/pipeline:2x3",
 )
 PLACES = ("virtual", "ranks")
+JOINED_PLACES = ("hosts",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,10 @@ class Wishes:
     exact: bool
 
     def jobs(self) -> list[Job]:
-        """What to run. Without any wish: threads on two models, then all divided schemes on one, and its exact form."""
+        """What to run. Without any wish: threads on two models, then all divided schemes on one, and its exact form.
+
+        On one rank of several: the divided schemes on all ranks, and no threads, which every rank would run alone.
+        """
         if self.schemes or self.exact:
             schemes = tuple(self.schemes or divided())
             plain = not self.exact and not any(scheme.divides for scheme in schemes)
@@ -79,7 +84,7 @@ class Wishes:
             dtypes = self.dtypes or (("float64",) if self.exact else DTYPES)
             return [self._job(m, d, schemes, steps, self.exact) for m in self.models or DEFAULT_MODELS for d in dtypes]
         threads = tuple(parse_scheme(text) for text in THREADS)
-        pairs = [(m, d) for m in self.models or DEFAULT_MODELS for d in self.dtypes or DTYPES]
+        pairs = [(m, d) for m in self.models or DEFAULT_MODELS for d in self.dtypes or DTYPES if current() is None]
         jobs = [self._job(model, dtype, threads, self.steps or STEPS, False) for model, dtype in pairs]
         for model in self.models or DEFAULT_MODELS[:1]:
             dtype = (self.dtypes or ("float32",))[0]
@@ -92,8 +97,9 @@ class Wishes:
 
 
 def divided() -> tuple[Scheme, ...]:
-    """Every divided scheme, at each place."""
-    return tuple(parse_scheme(f"{text}@{place}") for text in DIVIDED for place in PLACES)
+    """Every divided scheme, at each place in this process, or on the ranks of the world that was joined."""
+    places = PLACES if current() is None else JOINED_PLACES
+    return tuple(parse_scheme(f"{text}@{place}") for text in DIVIDED for place in places)
 
 
 def replay_jobs(records: Sequence[Recorded]) -> list[Job]:
@@ -111,6 +117,12 @@ def require_fit(jobs: Sequence[Job]) -> None:
         graph = _workload(job).graph
         for scheme in job.schemes:
             scheme.compose(graph)
+
+
+def require_recordable(schemes: Sequence[Scheme]) -> None:
+    """Raise Refused for a scheme whose schedule cannot be recorded."""
+    for scheme in schemes:
+        Recording(scheme)
 
 
 def run(job: Job, progress: Callable[[Comparison], None]) -> list[Comparison]:

@@ -12,7 +12,19 @@ from rich.console import Console
 
 from purine_ref.cli import exploring
 from purine_ref.cli.comparisons import as_json, overall, print_comparisons
-from purine_ref.cli.jobs import DEFAULT_MODELS, DTYPES, STEPS, Job, Wishes, replay_jobs, require_fit, run, run_recorded
+from purine_ref.cli.jobs import (
+    DEFAULT_MODELS,
+    DTYPES,
+    STEPS,
+    Job,
+    Wishes,
+    replay_jobs,
+    require_fit,
+    require_recordable,
+    run,
+    run_recorded,
+)
+from purine_ref.cli.ranked import RankedCommand, relaunched
 from purine_ref.cli.report import (
     CODES,
     json_option,
@@ -45,6 +57,7 @@ Examples:
   purine-ref verify --model mlp-digits --scheme threads:3 --dtype float32 --steps 100
   purine-ref verify --model nin-digits --scheme data:3,ring@ranks --scheme pipeline:2x4@virtual
   purine-ref verify --model lenet-digits --scheme data:2/model:2@virtual --exact
+  purine-ref verify --scheme data:2@hosts:2 --scheme pipeline:2x4@hosts:2
   purine-ref verify --scheme threads:4 --record schedule.json
   purine-ref verify --replay schedule.json
   purine-ref verify --explore --scheme data:2 --scheme pipeline:2x2@virtual
@@ -59,7 +72,7 @@ def parse_schemes(_: click.Context, parameter: click.Parameter, texts: Sequence[
         raise click.BadParameter(str(error), param=parameter) from None
 
 
-@click.command(epilog=EPILOG)
+@click.command(cls=RankedCommand, epilog=EPILOG)
 @click.option("--model", "models", type=click.Choice(list(MODELS)), multiple=True,
               help=f"Repeatable; by default {' and '.join(DEFAULT_MODELS)}.")  # fmt: skip
 @click.option("--scheme", "schemes", metavar="SCHEME", callback=parse_schemes, multiple=True,
@@ -82,10 +95,16 @@ def verify(record: str | None, replay: str | None, explore: bool, json_file: str
 
     Trains each model on the embedded digits under every scheme, in lock step with the serial executor, and compares
     all tensors after every update: outputs, gradients, histories, and parameters. Where sums keep their order, and in
-    exact mode, every bit must agree; elsewhere errors must stay within a bound that is derived, not chosen.
+    exact mode, every bit must agree; elsewhere errors must stay within a bound that is derived, not chosen. Schemes
+    @hosts:N run on N processes of this machine, unless the command was launched on so many ranks already; then all
+    divided schemes are @hosts where none is named.
     """
     start = time.perf_counter()
     console = output(json_file)
+    if record is not None:
+        require_recordable(wishes["schemes"])
+    if (code := relaunched(wishes["schemes"])) is not None:
+        return code
     if explore:
         exact = wishes.pop("exact")
         if exact or record is not None or replay is not None:
@@ -94,6 +113,8 @@ def verify(record: str | None, replay: str | None, explore: bool, json_file: str
     if replay is not None and not is_recording(Path(replay)):
         return _replay_failure(console, Path(replay), json_file, start)
     planned = Wishes(**wishes).jobs() if replay is None else replay_jobs(load_recording(Path(replay)))
+    if (code := relaunched(scheme for job in planned for scheme in job.schemes)) is not None:
+        return code  # a record may be of a scheme on hosts
     require_fit(planned)
     rows, records = _run(console, planned, record is not None)
     if record is not None:
