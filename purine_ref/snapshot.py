@@ -120,22 +120,25 @@ def save(path: str | os.PathLike[str], snapshot: Snapshot) -> None:
 
 
 def load(path: str | os.PathLike[str]) -> Snapshot:
-    """The snapshot in the file `path`; arrays are in native byte order, C order, and writable.
-
-    Raises Refused for anything but a whole snapshot, and OSError when the file cannot be opened.
-    """
+    """The snapshot in the file `path`. Raises as `read`, and OSError when the file cannot be opened."""
     with open(path, "rb") as file:
-        try:
-            _require_envelope(file)
-            with zipfile.ZipFile(file) as archive:
-                return _read(archive, os.fstat(file.fileno()).st_size)
-        except Refused as error:
-            raise Refused(f"{path!s}: {error}") from error.__cause__
-        except _DAMAGE as error:
-            why = str(error) or type(error).__name__
-            raise Refused(
-                f"{path!s}: expected a whole snapshot, got a damaged one ({why}); use an older one"
-            ) from error
+        return read(file, str(path))
+
+
+def read(file: IO[bytes], name: str) -> Snapshot:
+    """The snapshot in a seekable file; arrays are in native byte order, C order, and writable.
+
+    Raises Refused, naming `name`, for anything but a whole snapshot.
+    """
+    try:
+        _require_envelope(file)
+        with zipfile.ZipFile(file) as archive:
+            return _read(archive, file.seek(0, os.SEEK_END))
+    except Refused as error:
+        raise Refused(f"{name}: {error}") from error.__cause__
+    except _DAMAGE as error:
+        why = str(error) or type(error).__name__
+        raise Refused(f"{name}: expected a whole snapshot, got a damaged one ({why}); use an older one") from error
 
 
 def encode_npy(array: NDArray[Any]) -> bytes:

@@ -13,52 +13,13 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from purine_ref import training
-from purine_ref.data import Dataset, load_digits
+from purine_ref.data import Dataset
 from purine_ref.errors import GraphError, Refused
 from purine_ref.executors import base
-from purine_ref.snapshot import Snapshot, load, save
+from purine_ref.snapshot import load, save
 from purine_ref.training import DEFAULTS, Position, Settings, Step, Trainer
-
-SAMPLES, BATCH = 55, 16
-"""Of the digits, few enough to train in a moment; the last batch of an epoch has 7."""
-
-
-def few_digits(dtype: str = "float32") -> Dataset:
-    """The first `SAMPLES` training and the first 20 test images."""
-    data = load_digits(dtype)
-    return Dataset(
-        data.train_images[:SAMPLES], data.train_labels[:SAMPLES], data.test_images[:20], data.test_labels[:20]
-    )
-
-
-def small(model: str = "mlp-digits", **changes: Any) -> Settings:
-    """Settings of a short run on `few_digits`."""
-    return replace(DEFAULTS[model], **{"epochs": 3, "batch": BATCH, "seed": 5, **changes})
-
-
-def trainer(settings: Settings, snapshot: Snapshot | None = None) -> Trainer:
-    return Trainer(settings, snapshot, few_digits(settings.dtype))
-
-
-def bits(snapshot: Snapshot) -> dict[str, Any]:
-    """Everything in a snapshot, comparable to the bit."""
-    arrays = {name: (a.dtype.name, a.shape, a.tobytes()) for name, a in snapshot.arrays.items()}
-    return {"arrays": arrays, "extra": snapshot.extra, "at": (snapshot.iteration, snapshot.epoch, snapshot.position)}
-
-
-def trained(settings: Settings, snapshot: Snapshot | None = None) -> tuple[list[Step], dict[str, Any]]:
-    """Train to the end; all steps, and the bits of the last snapshot."""
-    with trainer(settings, snapshot) as run:
-        steps = list(run.steps())
-        return steps, bits(run.snapshot())
-
-
-def stopped(settings: Settings, after: int) -> Snapshot:
-    """The snapshot after so many iterations."""
-    with trainer(settings) as run:
-        list(islice(run.steps(), after))
-        return run.snapshot()
+from purine_ref.training import trainer as trainer_module
+from training_runs import SAMPLES, bits, few_digits, small, stopped, trained, trainer
 
 
 @pytest.mark.parametrize("model", list(DEFAULTS))
@@ -112,7 +73,7 @@ def test_r8_shared_memory_and_fused_operators_change_no_bit() -> None:
     settings = small("nin-digits", epochs=1)
     want = trained(settings)
     with (
-        mock.patch.object(training, "fuse", lambda graph, keep: graph),
+        mock.patch.object(trainer_module, "fuse", lambda graph, keep: graph),
         mock.patch.object(base, "share_memory", lambda plan, keep: plan),
     ):
         assert trained(settings) == want
