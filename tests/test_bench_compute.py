@@ -249,7 +249,7 @@ def test_branches_compete_on_googlenet_alone() -> None:
     own = ["purine numpy", "purine numpy (branches)", "purine numpy (both)", "purine plain"]
     assert names("googlenet") == ["purine numpy", "purine plain", "matmul", *own, "matmul"]
     assert names("nin") == ["purine numpy", "purine plain", "matmul"] * 2
-    assert {how for how in EXECUTORS} == {"split", "branches", "both", "data"}
+    assert {how for how in EXECUTORS} == {"split", "branches", "both", "data", "hosts"}
 
 
 def test_what_is_missing_is_told_and_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from purine_ref import models
-from purine_ref.benchmarks.contenders import Child
+from purine_ref.benchmarks.contenders import Contender
 from purine_ref.benchmarks.side import Array, data, initial_values, network
 from purine_ref.conformance.bounds import Estimate, spread
 from purine_ref.devices import cpu_devices
@@ -31,7 +31,7 @@ STEPS = {"float64": 3, "float32": 1}
 """How many steps are compared in each dtype."""
 
 
-def require_agreement(children: Sequence[Child], model: str, batch: int, seed: int) -> None:
+def require_agreement(children: Sequence[Contender], model: str, batch: int, seed: int) -> None:
     """Have every child compute the losses. Raises ResultDiffers for the first that is out of the bounds."""
     images = min(batch, IMAGES)
     for dtype, steps in STEPS.items():

@@ -29,7 +29,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from purine_ref.benchmarks.agreement import require_agreement
-from purine_ref.benchmarks.contenders import Child, Spec, children
+from purine_ref.benchmarks.contenders import Child, Contender, Spec, children
 from purine_ref.benchmarks.timing import Contestant, Found, Series, measure
 from purine_ref.benchmarks.torch_peer import LAYOUTS
 from purine_ref.devices.kernels import KERNEL_SETS
@@ -57,7 +57,7 @@ MEMORY = {"process": "peak memory", "network": "network memory", "planned": "pla
 class Turns:
     """A contestant's `once`: a child makes so many steps, and what each took comes back."""
 
-    def __init__(self, child: Child) -> None:
+    def __init__(self, child: Contender) -> None:
         self.child = child
         self._steps = 0
 

@@ -2,28 +2,18 @@
 
 Every contender has a process of its own, so that neither the threads, nor the memory allocator, nor the limits of one
 library touch another's figures, and so that the most memory that each ever had can be asked for. A child is asked by a
-line of JSON and answers by one (`serving`); between two questions it sleeps. Nothing is unpickled. A child is a
-session of its own: Ctrl-C reaches the parent alone, which ends its children.
+line of JSON and answers by one (`serving`); between two questions it sleeps.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import select
 import subprocess
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-PATIENCE = 900
-"""Seconds that a child may take for one answer."""
-
-_ROOT = Path(__file__).parents[2]
-"""The folder that the package lies in: a child must measure the same code, wherever that was imported from."""
+from purine_ref.benchmarks.asking import Asked, start
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +22,8 @@ class Spec:
 
     `side` is `purine`, `torch` or `matmul`; `how` is, for purine, how it uses its workers (see `steps.EXECUTORS`), for
     torch its memory layout. `model` is a name of `models.MODELS`, `kernels` a kernel set, `cores` the cores that it is
-    held to, all where that is empty.
+    held to, all where that is empty. `reduction` is how replicas add gradients. One of several hosts is `rank`, and
+    joins the others at `connect`.
     """
 
     side: str
@@ -43,62 +34,38 @@ class Spec:
     kernels: str = "numpy"
     cores: tuple[int, ...] = ()
     seed: int = 0
+    reduction: str = "central"
+    rank: int = 0
+    connect: str = ""
 
 
-class Child:
-    """A process that serves one spec. Raises RuntimeError, with the child's own words, for what fails in it."""
+class Contender(Protocol):
+    """Who can be asked: a `Child`, or several processes that do one thing together."""
 
-    def __init__(self, spec: Spec, process: subprocess.Popen[str]) -> None:
-        self.spec = spec
-        self._process = process
+    spec: Spec
 
     def ask(self, what: str, **facts: object) -> Any:
         """The answer to one question."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        try:
-            self._process.stdin.write(json.dumps({"ask": what, **facts}) + "\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            raise RuntimeError(f"{self._name()} ended before it was asked for {what}") from None
-        if not select.select([self._process.stdout], [], [], PATIENCE)[0]:
-            raise RuntimeError(f"{self._name()} did not answer within {PATIENCE} s when asked for {what}")
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"{self._name()} ended without an answer when asked for {what}: too little memory?")
-        answer = json.loads(line)
-        if "error" in answer:
-            raise RuntimeError(f"{self._name()}, asked for {what}: {answer['error']}")
-        return answer["answer"]
 
-    def _name(self) -> str:
-        spec = self.spec
-        return f"the process of {spec.side} {spec.how} ({spec.model}, batch {spec.batch}, {spec.workers} workers)"
+
+class Child(Asked):
+    """A process that serves one spec."""
+
+    def __init__(self, spec: Spec, process: subprocess.Popen[str]) -> None:
+        workers = f"{spec.workers} workers"
+        super().__init__(
+            f"the process of {spec.side} {spec.how} ({spec.model}, batch {spec.batch}, {workers})", process
+        )
+        self.spec = spec
 
 
 @contextlib.contextmanager
 def children(specs: Sequence[Spec]) -> Iterator[list[Child]]:
     """A child for each spec, started side by side; all are ended afterwards."""
-    command = [sys.executable, "-P", "-m", "purine_ref.benchmarks.serving"]
     with contextlib.ExitStack() as stack:
         found = []
         for spec in specs:
-            process = subprocess.Popen(
-                [*command, json.dumps(asdict(spec))], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                env=_environment(), start_new_session=True,
-            )  # fmt: skip
-            stack.callback(_end, process)
-            found.append(Child(spec, process))
+            child = Child(spec, start("benchmarks.serving", asdict(spec)))
+            stack.callback(child.end)
+            found.append(child)
         yield found
-
-
-def _environment() -> Mapping[str, str]:
-    """The parent's, with the package where the parent has it."""
-    paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    """End a child at once: it holds nothing that would have to be saved."""
-    process.kill()
-    process.communicate()

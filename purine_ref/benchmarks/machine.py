@@ -13,7 +13,7 @@ import threadpoolctl
 
 from purine_ref import _fast
 
-PEERS = ("torch", "dask", "onednn-cpu-gomp")
+PEERS = ("torch", "dask", "onednn-cpu-gomp", "pyzmq", "mpi4py")
 """Distributions whose versions are told where they are installed."""
 
 

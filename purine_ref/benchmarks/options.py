@@ -9,7 +9,13 @@ import click
 
 from purine_ref.benchmarks.compute import CASES
 from purine_ref.benchmarks.dispatch import PEERS
+from purine_ref.benchmarks.links.joining import WAYS
+from purine_ref.benchmarks.transport import SIZES
 from purine_ref.devices.kernels import KERNEL_SETS
+from purine_ref.parallel.reduce import REDUCTIONS
+
+MOST_KIB = 2**20
+"""The largest array of `bench transport`: 1 GiB."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -63,6 +69,60 @@ def workers_option(function: F) -> F:
     """`--workers`, a tuple of numbers."""
     words = "How many workers, joined by commas; what is more than the cores is left out."
     return click.option("--workers", default="1,2", show_default=True, callback=_workers, help=words)(function)
+
+
+def hosts_options(function: F) -> F:
+    """`--hosts`, `--rate`, a tuple of numbers, and `--reduction` of `scaling`."""
+    words = "Processes that talk ZeroMQ, one for each replica, beside one worker and as many ranks in one process."
+    hosts = click.option("--hosts", type=click.IntRange(2, 64), is_eager=True, help=words)
+    words = "With two hosts: how often what goes one way takes as long as its computing, joined by commas; as root."
+    rate = click.option("--rate", "rates", default="", callback=_rates, help=words)
+    words = "How hosts add gradients."
+    reduction = click.option(
+        "--reduction", type=click.Choice(REDUCTIONS), default="ring", show_default=True, help=words
+    )
+    return hosts(rate(reduction(function)))
+
+
+def _rates(context: click.Context, parameter: click.Parameter, text: str) -> tuple[float, ...]:
+    if not text:
+        return ()
+    if context.params.get("hosts") != 2:
+        raise click.BadParameter("what goes between hosts is limited for two of them: say --hosts 2", param=parameter)
+    try:
+        found = tuple(float(word) for word in text.split(","))
+    except ValueError:
+        found = ()
+    if not found or not all(0.01 <= rate <= 100 for rate in found):
+        raise click.BadParameter(f"expected numbers from 0.01 to 100, joined by commas; got {text!r}", param=parameter)
+    return found
+
+
+def sizes_option(function: F) -> F:
+    """`--sizes`, a tuple of bytes."""
+    words = "Which sizes of arrays, joined by commas, in KiB: or all, the powers of 4 from 4 to 65536."
+    return click.option("--sizes", default="all", show_default=True, callback=_sizes, help=words)(function)
+
+
+def ways_option(function: F) -> F:
+    """`--ways`, a tuple of names."""
+    words = f"What to measure, joined by commas: {', '.join(WAYS)}; or all. The first always takes part."
+    return click.option("--ways", default="all", show_default=True, callback=_ways, help=words)(function)
+
+
+def _sizes(_: click.Context, parameter: click.Parameter, text: str) -> tuple[int, ...]:
+    if text == "all":
+        return SIZES
+    numbers = [int(word) if word.isascii() and word.isdecimal() else 0 for word in text.split(",")]
+    if not all(1 <= number <= MOST_KIB for number in numbers):
+        raise click.BadParameter(
+            f"expected all, or numbers from 1 to {MOST_KIB}, joined by commas; got {text!r}", param=parameter
+        )
+    return tuple(number * 1024 for number in sorted(set(numbers)))
+
+
+def _ways(_: click.Context, parameter: click.Parameter, text: str) -> tuple[str, ...]:
+    return _names(parameter, text, tuple(WAYS))
 
 
 def _models(_: click.Context, parameter: click.Parameter, text: str) -> tuple[str, ...]:

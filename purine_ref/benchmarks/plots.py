@@ -27,16 +27,20 @@ PANELS: dict[str, dict[str, tuple[str, ...]]] = {
     "dispatch": {"processor time of each": ("processor",)},
     "graph": {"build and prepare, processor time per node": ("build + prepare",), "peak memory": ("peak memory",)},
     "compute": {"training steps": ("throughput",), "memory of a step": ("network memory",)},
-    "scaling": {"training steps": ("throughput",), "how well workers are used": ("efficiency", "hidden copies")},
+    "scaling": {
+        "training steps": ("throughput",),
+        "how well workers are used": ("efficiency", "hidden copies", "hidden transfers"),
+    },
+    "transport": {"round trip": ("round trip",), "into the receiver's arrays": ("throughput",)},
 }
 """For each benchmark the titles of its panels, and the metrics that are drawn in each; all else is in the table."""
 
-LESS_IS_BETTER = ("ns", "ms", "MB")
+LESS_IS_BETTER = ("ns", "us", "ms", "MB")
 """Units of costs."""
 
 OURS, PEER, BOUND = "#0072B2", "#E69F00", "#999999"
 BOUNDS = ("matmul", "counters")
-PEERS = ("torch", "graphlib", "dask", "futures", "autograd", "Taskflow", "oneTBB")
+PEERS = ("torch", "graphlib", "dask", "futures", "autograd", "Taskflow", "oneTBB", "raw", "pyzmq", "shared", "mpi4py")
 
 LOG = 30.0
 """From this ratio of the largest bar to the smallest an axis is logarithmic."""
@@ -91,15 +95,17 @@ def _panels(bench: str, series: Sequence[Series]) -> list[tuple[str, list[Series
             unit = rows[0].unit if rows else ""
             rows = sorted((one for one in rows if one.unit == unit), key=lambda one: one.workers)
             if rows:
-                found.append((f"{case}, {_items(bench, rows)}: {words}", rows))
+                found.append((f"{case}{_items(bench, rows)}: {words}", rows))
     return found
 
 
 def _items(bench: str, rows: Sequence[Series]) -> str:
+    if bench == "transport":
+        return ""  # the case is the size
     what = {"dispatch": "operators", "graph": "nodes"}.get(bench, "images a step")
     what = "hand-overs" if rows[0].case == handover.CASE else what
     sizes = sorted({one.items for one in rows})
-    return " and ".join(f"{size:,}" for size in sizes) + f" {what}"
+    return ", " + " and ".join(f"{size:,}" for size in sizes) + f" {what}"
 
 
 def _bars(axes: Axes, title: str, rows: Sequence[Series]) -> None:
@@ -127,7 +133,7 @@ def _bars(axes: Axes, title: str, rows: Sequence[Series]) -> None:
     for place, one, median in zip(places, rows, medians, strict=True):
         axes.annotate(number(median), (max(one.values), place), xytext=(5, 0), textcoords="offset points",
                       va="center", fontsize=8)  # fmt: skip
-    axes.set_yticks(places, [_label(one) for one in rows], fontsize=8)
+    axes.set_yticks(places, [_label(one, rows) for one in rows], fontsize=8)
     better = "less is better" if unit in LESS_IS_BETTER else "more is better"
     axes.set_xlabel(f"{unit}, {better}{', logarithmic' if logarithmic else ''}", fontsize=8)
     axes.set_title(title, fontsize=10, loc="left")
@@ -137,7 +143,10 @@ def _bars(axes: Axes, title: str, rows: Sequence[Series]) -> None:
     axes.set_axisbelow(True)
 
 
-def _label(one: Series) -> str:
+def _label(one: Series, rows: Sequence[Series]) -> str:
+    """What a bar is: in ratios its metric, and its name where that does not tell it from another."""
+    if one.unit == "x" and sum((row.metric, row.workers) == (one.metric, one.workers) for row in rows) > 1:
+        return f"{one.metric}, {one.name}"
     name = one.metric if one.unit == "x" else one.name
     return f"{name}, {one.workers} worker{'s' if one.workers > 1 else ''}"
 

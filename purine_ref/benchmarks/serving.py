@@ -1,7 +1,6 @@
 """The program of a child process: `python -m purine_ref.benchmarks.serving SPEC` answers questions, a line each.
 
-A question is `{"ask": NAME, ...}`, an answer `{"answer": ...}` or `{"error": TEXT}`; `_ANSWERS` has the names. It ends
-with its input. What libraries print goes to the standard error.
+`_ANSWERS` has their names.
 """
 
 from __future__ import annotations
@@ -11,18 +10,28 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
+from typing import Any
 
 from purine_ref.benchmarks import products, steps, torch_peer
+from purine_ref.benchmarks.asking import serve
 from purine_ref.benchmarks.contenders import Spec
 from purine_ref.benchmarks.machine import greatest, resident
 from purine_ref.benchmarks.side import Side
 from purine_ref.benchmarks.timing import seconds
+from purine_ref.conformance.tracing import TraceWriter
+from purine_ref.transports import joined
+from purine_ref.transports.zeromq import Joining, Mesh, join
 
 SIDES: dict[str, Callable[[Spec, str], Side]] = {
     "purine": steps.side, "torch": torch_peer.side, "matmul": products.side,
 }  # fmt: skip
 """From a spec and a dtype to a side that is ready to run."""
+
+
+SILENCE = 30.0
+"""Seconds without a word after which one of several hosts is lost: a busy machine is no reason."""
 
 
 class Server:
@@ -34,6 +43,11 @@ class Server:
         if spec.side == "torch":
             torch_peer.version()
         self._spec = spec
+        self._world: Mesh | None = None
+        self._stack = ExitStack()  # for as long as this process lives
+        if spec.connect:  # without keys: ranks on this machine, or in namespaces of it
+            self._world = join(Joining(spec.rank, spec.workers, spec.connect, timeout=SILENCE, insecure=True))
+            self._stack.enter_context(joined(self._world))
         self._side: Side | None = None
         self._empty = resident()
 
@@ -80,8 +94,36 @@ class Server:
         """Where the copies of each of `count` steps went: see `steps.overlap`."""
         return steps.overlap(self._spec, count)
 
+    def trace(self, file: str, count: int) -> list[float]:
+        """Write what this rank does in `count` steps, after one, as `purine-trace/1`; returns the offset of each rank's
+        clock from this one's."""
+        with TraceWriter(file, times=True) as observer, steps.Network(self._spec, "float32", observer) as traced:
+            for _ in range(1 + count):
+                traced.step()
+        world = self._joined()
+        return [world.offset(rank) for rank in range(world.size)]
 
-_ANSWERS = ("time", "losses", "memory", "facts", "overlap")
+    def sent(self, count: int) -> float:
+        """Bytes of arrays that this rank sends in a step, over the mean of `count`, as its transport counted them."""
+        side, world = self.side, self._joined()
+        before = world.payload
+        for _ in range(count):
+            side.step()
+        return (world.payload - before) / count
+
+    def leave(self) -> None:
+        """Close the side and leave the world: one of several hosts is asked nothing after it."""
+        if self._side is not None:
+            self._side.close()
+        self._joined().close()
+
+    def _joined(self) -> Mesh:
+        if self._world is None:
+            raise RuntimeError(f"the process of {self._spec.side} {self._spec.how} has joined no other")
+        return self._world
+
+
+_ANSWERS = ("time", "losses", "memory", "facts", "overlap", "trace", "sent", "leave")
 
 
 def pin_ranks(cores: tuple[int, ...]) -> None:
@@ -92,26 +134,11 @@ def pin_ranks(cores: tuple[int, ...]) -> None:
             os.sched_setaffinity(thread.native_id, {cores[int(number)]})
 
 
-def main() -> None:
-    """Serve until the input ends."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # the way of the answers is theirs alone
-    facts = json.loads(sys.argv[1])
+def answers(facts: dict[str, Any]) -> Mapping[str, Callable[..., object]]:
+    """What a process can be asked that serves the spec of these facts."""
     server = Server(Spec(**{**facts, "cores": tuple(facts["cores"])}))
-    for line in sys.stdin:
-        question = json.loads(line)
-        name = question.pop("ask")
-        try:
-            assert name in _ANSWERS
-            answer = {"answer": getattr(server, name)(**question)}
-        except Exception as error:
-            answer = {"error": "; ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])}
-        try:
-            answers.write(json.dumps(answer) + "\n")
-            answers.flush()
-        except BrokenPipeError:
-            os._exit(1)  # the parent is gone, and nobody is left to be told
+    return {name: getattr(server, name) for name in _ANSWERS}
 
 
 if __name__ == "__main__":
-    main()
+    serve(answers, json.loads(sys.argv[1]))

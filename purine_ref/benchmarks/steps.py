@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from purine_ref.benchmarks.contenders import Spec
 from purine_ref.benchmarks.intervals import hidden_time
 from purine_ref.benchmarks.side import Side, data, network
 from purine_ref.devices import CpuDevice, cpu_devices
-from purine_ref.executors import Executor, Observer, Serial, Threaded
+from purine_ref.executors import Executor, Hosts, Observer, Serial, Threaded
 from purine_ref.executors.ranks import Ranks
 from purine_ref.fusing import fuse
 from purine_ref.graph import Blob, Graph, Op
 from purine_ref.lifetimes import planned_bytes
+from purine_ref.ops import Concat, Copy, Slice, Sum
 from purine_ref.ops.convolution import Conv2d, Conv2dDataGradient, Conv2dWeightGradient
 from purine_ref.ops.product import ProductOperation
 from purine_ref.ops.shape import Reshape
 from purine_ref.parallel import Composed, Data, compose
 from purine_ref.plan import Plan
 from purine_ref.tensor import Location
+from purine_ref.transports import World, current
 from purine_ref.view.trace import TraceRecorder
 
 EXECUTORS: dict[str, Callable[[int], tuple[Callable[..., Executor], int]]] = {
@@ -28,36 +30,45 @@ EXECUTORS: dict[str, Callable[[int], tuple[Callable[..., Executor], int]]] = {
     "branches": lambda workers: (partial(Threaded, threads=workers), 1),
     "both": lambda workers: (partial(Threaded, threads=workers), workers),
     "data": lambda workers: (Serial if workers == 1 else partial(Ranks, executor=Serial), 1),
+    "hosts": lambda workers: (partial(Hosts, world=_joined(), threads=1), 1),
 }
 """How workers are used, from their number to an executor and the threads of its device: `split`, one operator after
-the other, each divided between them; `branches`, operators side by side, each on one worker; `both`; and `data`, a
-replica on each, which is a rank with its part of the batch."""
+the other, each divided between them; `branches`, operators side by side, each on one worker; `both`; `data`, a replica
+on each, which is a rank with its part of the batch; and `hosts`, the same, each a process that has joined a world."""
+
+REDUCING = (Copy, Sum, Slice, Concat)
+"""What gradients are sent and added with."""
 
 RESULTS = ("loss", "accuracy")
 """What can be fetched after a step; all other memory is reused."""
 
+Piece = tuple[Blob, tuple[slice, ...]]
+"""A blob, and which part it is of a serial one."""
+
 _CONVOLUTIONS = (Conv2d, Conv2dDataGradient, Conv2dWeightGradient)
+
+
+def _joined() -> World:
+    world = current()
+    if world is None:
+        raise RuntimeError("a step on hosts needs a world that this process has joined")
+    return world
 
 
 class Network(Side):
     """A training graph that is bound and fed. Raises what executors raise."""
 
     def __init__(self, spec: Spec, dtype: str, observer: Observer | None = None) -> None:
-        serial = network(spec.model, spec.batch, dtype)
-        graph = serial
-        if spec.how == "data" and spec.workers > 1:
-            graph = compose(serial, [Data(spec.workers)], [Location(rank) for rank in range(spec.workers)])
-        keep = [blob.name for name in RESULTS for blob, _ in _pieces(graph, name)]
+        graph, keep, pieces = divided(spec, dtype)
         make, threads = EXECUTORS[spec.how](spec.workers)
         devices = cpu_devices(spec.kernels, threads)
         self._device = devices(Location())
-        self._executor = make(
-            fuse(graph, keep), devices=devices, reuse=True, keep=keep, seed=spec.seed, observer=observer
-        )
+        more = {"ranks": urgency(graph)} if spec.how == "hosts" else {}
+        self._executor = make(graph, devices=devices, reuse=True, keep=keep, seed=spec.seed, observer=observer, **more)
         self._loss = keep[0]
-        for name, array in data(serial, spec.seed).items():
-            self._executor.feed({blob.name: array[part] for blob, part in _pieces(graph, name)})
-        if not isinstance(self._executor, Ranks):  # whose ranks have plans of their own
+        for name, array in data(network(spec.model, spec.batch, dtype), spec.seed).items():
+            self._executor.feed({blob.name: array[part] for blob, part in pieces[name]})
+        if not isinstance(self._executor, (Ranks, Hosts)):  # whose ranks have plans of their own
             self.planned = float(sum(planned_bytes(self._executor.plan).values()))
 
     def step(self) -> None:
@@ -84,7 +95,36 @@ def side(spec: Spec, dtype: str) -> Side:
     return Network(spec, dtype)
 
 
-def _pieces(graph: Graph, name: str) -> Iterator[tuple[Blob, tuple[slice, ...]]]:
+def urgency(graph: Graph) -> list[float]:
+    """A rank for each operator, by which hosts choose among those that are ready: the lowest is next.
+
+    First goes what sends and adds gradients, as it takes little and other hosts wait for it; then what makes the
+    gradients of parameters; then all else. So a layer's gradient is on its way before the backward pass goes on to the
+    layer below, and hides behind it.
+    """
+    return [_urgency(op) for op in graph.ops]
+
+
+def _urgency(op: Op) -> float:
+    if isinstance(op.operation, REDUCING):
+        return 0.0
+    reduced = (isinstance(reader.operation, REDUCING) for blob in op.outputs for reader, _ in blob.consumers)
+    return 1.0 if any(reduced) else 2.0
+
+
+def divided(spec: Spec, dtype: str) -> tuple[Graph, list[str], Mapping[str, Sequence[Piece]]]:
+    """The graph that is run, which blobs of it are kept, and which of them hold which parts of each blob of data."""
+    serial = network(spec.model, spec.batch, dtype)
+    graph = serial
+    if spec.how in ("data", "hosts") and spec.workers > 1:
+        places = [Location(rank) for rank in range(spec.workers)]
+        graph = compose(serial, [Data(spec.workers)], places, reduction=spec.reduction)
+    keep = [blob.name for name in RESULTS for blob, _ in _pieces(graph, name)]
+    pieces = {blob.name: list(_pieces(graph, blob.name)) for blob in serial.blobs if not blob.producers}
+    return fuse(graph, keep), keep, pieces
+
+
+def _pieces(graph: Graph, name: str) -> Iterator[Piece]:
     """The blobs that hold parts of the serial blob `name`, and which parts."""
     if not isinstance(graph, Composed):
         yield graph[name], ()
