@@ -36,7 +36,7 @@ CUPY = {
 }
 """Stand-ins for the module `cupy` on machines that lack something, each as its source."""
 
-OPTIONAL = ("cupy", "zmq", "mpi4py", "torch")
+OPTIONAL = ("cupy", "distributed", "mpi4py", "torch")
 """Packages that no part of the package may import unless it is asked to."""
 
 ALL_WORKS = """
