@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from hooks import SHAPE, WATCH, Call, Gate, Trace, call, fail_with, raised_by, running
+from purine_ref.devices.virtual import VirtualMachine
 from purine_ref.errors import OperatorError, PeerLost, ShapeError
 from purine_ref.executors import Executor, Serial, Simulated, Threaded, lanes
 from purine_ref.executors.base import Run
@@ -19,7 +21,7 @@ from purine_ref.graph import Blob, Graph
 from purine_ref.ops.transfer import Receive, Send
 from purine_ref.plan import prepare
 from purine_ref.schedule import Schedule, order_ranks
-from purine_ref.tensor import Tensor
+from purine_ref.tensor import Location, Tensor
 from purine_ref.transports import Hub
 
 
@@ -51,9 +53,24 @@ class Outside(Call):
 
     external = True
 
-    def expect(self, kernels: Any, arrived: Callable[[], None]) -> None:
+    def expect(self, kernels: Any, outputs: Any, arrived: Callable[[], None]) -> None:
         assert self.door is not None
         self.door.expect(arrived)
+
+
+@dataclass(frozen=True)
+class Early(Call):
+    """A `Call` without inputs that writes its output when it is expected, and nothing when it computes."""
+
+    external = True
+
+    def expect(self, kernels: Any, outputs: Any, arrived: Callable[[], None]) -> None:
+        for output in outputs:
+            output[...] = kernels.key.iteration
+        arrived()
+
+    def compute(self, kernels: Any, inputs: Any, outputs: Any) -> None:
+        self.action()
 
 
 def outside(graph: Graph, name: str, door: Door, inputs: Sequence[Blob] = ()) -> Blob:
@@ -77,7 +94,7 @@ def test_an_outside_edge_is_one_more_to_wait_for() -> None:
     outside(graph, "source", Door())
     call(graph, "z", [late])
     plan = prepare(graph)
-    assert plan.waiting == [0, 3, 1, 1]
+    assert list(plan.waiting) == [0, 3, 1, 1]
     assert plan.first == (0,)
     assert plan.external == (1, 2)
 
@@ -325,3 +342,31 @@ def test_an_array_goes_from_one_graph_to_another() -> None:
             one.run()
             other.run()
             np.testing.assert_array_equal(other.fetch("y"), x + iteration)
+
+
+@EXECUTORS
+def test_an_external_operator_is_given_its_output_when_it_is_expected(make: Make) -> None:
+    graph = Graph("early")
+    y = graph.blob("y", SHAPE, "float64")
+    graph.connect([], Early(), [y], name="y")
+    call(graph, "z", [y])
+    with make(graph) as executor:
+        for iteration in range(3):
+            executor.run()
+            assert executor.fetch("z").tolist() == np.full(SHAPE, 1.0 + iteration).tolist()
+
+
+def test_where_a_device_orders_what_is_written_nothing_is_written_early() -> None:
+    """The race detector sees what an operator writes only when it computes."""
+    graph, given = Graph("late"), []
+
+    @dataclass(frozen=True)
+    class Asking(Early):
+        def expect(self, kernels: Any, outputs: Any, arrived: Callable[[], None]) -> None:
+            given.extend(outputs)
+            arrived()
+
+    graph.connect([], Asking(), [graph.blob("y", SHAPE, "float64", Location(0, 0))], name="y")
+    with closing(VirtualMachine(longest_delay=0)) as machine, Threaded(graph, devices=machine.device) as executor:
+        executor.run()
+    assert given == []
