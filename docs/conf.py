@@ -68,7 +68,12 @@ def write_api_page(*_: object) -> None:
     lines = ["# API", "", "Every module, in the [one-way order](architecture.md#the-one-way-order).", ""]
     for unit in re.findall(r"^\| \d+ \| `(\w+)` \|", (HERE / "architecture.md").read_text("utf-8"), re.MULTILINE):
         modules = [unit] if unit != "__init__" else []
-        modules += [f"{unit}.{file.stem}" for file in sorted((package / unit).glob("*.py")) if file.stem != "__init__"]
+        modules += sorted(
+            ".".join((unit, *(file.parent if file.stem == "__init__" else file.with_suffix("")).relative_to(root).parts))
+            for root in [package / unit]
+            for file in root.rglob("*.py")
+            if file.stem not in ("__init__", "__main__") or file.parent != root
+        )
         lines += [f"## {unit}", ""] if modules else []
         for module in modules:
             hidden = [f"   :exclude-members: {TWINS}"] if module == "_fast" else []
