@@ -42,7 +42,7 @@ class Asker:
             for number in range(count + 1):
                 if number == 1:
                     start = time.perf_counter()
-                self._link.expect(size, 1)
+                self._link.expect([back])
                 self._link.send(there, 0)
                 self._link.receive(back, 0)
             taken = time.perf_counter() - start
@@ -91,17 +91,17 @@ def obey(link: Link) -> None:
 
 def _echo(link: Link, size: int, count: int) -> None:
     array = blank(size)
-    link.expect(size, 1)
+    link.expect([array])
     for left in reversed(range(count)):
         link.receive(array, 0)
         if left:
-            link.expect(size, 1)
+            link.expect([array])  # which comes only after the answer
         link.send(array, 0)
 
 
 def _sink(link: Link, size: int, count: int) -> None:
     arrays = [blank(size) for _ in range(min(ARRAYS, count))]
-    link.expect(size, count)
+    link.expect([arrays[place % ARRAYS] for place in range(count)])
     tell(link, READY)
     for place in range(count):
         link.receive(arrays[place % ARRAYS], place)
@@ -118,7 +118,7 @@ def tell(link: Link, *words: int) -> None:
 def hear(link: Link) -> tuple[int, int, int]:
     """Wait for what the other end tells."""
     words: Array = np.zeros(CONTROL, np.uint8)
-    link.expect(CONTROL, 1)
+    link.expect([words])
     link.receive(words, 0)
     what, size, count, _ = words.view(np.int64).tolist()
     return what, size, count

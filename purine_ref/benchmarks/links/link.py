@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -36,8 +36,8 @@ class Link(Protocol):
     Those that are on their way at once have `place` 0, 1 and so on, in the order of their sending.
     """
 
-    def expect(self, size: int, count: int) -> None:
-        """The next `count` messages of this size will be received: said before, when none of this size is due."""
+    def expect(self, arrays: Sequence[Array]) -> None:
+        """The next messages will be received into these arrays of one size: said before, when none of it is due."""
 
     def send(self, array: Array, place: int) -> None:
         """Send bytes, of a size that is known. They must stay as they are until an answer to them has come."""

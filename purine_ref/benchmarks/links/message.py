@@ -5,6 +5,8 @@ The receiver copies it into the array. Nothing says who the peer is, whether it 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from purine_ref.benchmarks.links.link import PATIENCE, Ends
@@ -28,7 +30,7 @@ class Message:
             self._socket.connect(ends.address)
         self._patience = round(PATIENCE * 1000)
 
-    def expect(self, size: int, count: int) -> None:
+    def expect(self, arrays: Sequence[Array]) -> None:
         """Nothing: messages wait in a queue."""
 
     def send(self, array: Array, place: int) -> None:

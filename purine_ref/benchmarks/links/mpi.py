@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from purine_ref.benchmarks.links.link import CONTROL, Ends
 from purine_ref.operation import Array
@@ -21,7 +22,7 @@ class Mpi:
         self._peer = 1 - ends.end
         self._resting = ends.end == 1
 
-    def expect(self, size: int, count: int) -> None:
+    def expect(self, arrays: Sequence[Array]) -> None:
         """Nothing: the library holds what is early."""
 
     def send(self, array: Array, place: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Sequence
 
 from purine_ref.benchmarks.links.link import PATIENCE, Ends
 from purine_ref.operation import Array
@@ -29,12 +30,14 @@ class Own:
         self._arrived = [threading.Event() for _ in tensors]
         self._sent: Counter[int] = Counter()  # by tag, how many so far: the iteration of the next
         self._expected: Counter[int] = Counter()
+        self._into: dict[int, Array] = {}  # by tag: the array of the message that is expected, as it was given then
 
-    def expect(self, size: int, count: int) -> None:
-        """Expect one message on each route."""
-        for tag in range(self._first[size], self._first[size] + count):
+    def expect(self, arrays: Sequence[Array]) -> None:
+        """Expect one message on each route, and say where it goes."""
+        for tag, array in enumerate(arrays, self._first[arrays[0].size]):
             self._arrived[tag].clear()
-            self._transport.expect(self._peer, tag, self._expected[tag], self._arrived[tag].set)
+            self._into[tag] = into = array.view("float32")
+            self._transport.expect(self._peer, tag, self._expected[tag], self._arrived[tag].set, into)
             self._expected[tag] += 1
 
     def send(self, array: Array, place: int) -> None:
@@ -48,7 +51,7 @@ class Own:
         tag = self._first[into.size] + place
         if not self._arrived[tag].wait(PATIENCE):
             raise TimeoutError(f"no message of {into.size} bytes within {PATIENCE:.0f} s")
-        self._transport.take(self._peer, tag, self._expected[tag] - 1, into.view("float32"))
+        self._transport.take(self._peer, tag, self._expected[tag] - 1, self._into[tag])
 
     def close(self) -> None:
         """Close the transport and leave the world."""

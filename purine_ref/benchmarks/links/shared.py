@@ -13,6 +13,7 @@ import os
 import socket
 import time
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -45,7 +46,7 @@ class SharedMemory:
         self._sent = self._received = 0
         self._told: Counter[bytes] = Counter({FREE: BLOCKS})
 
-    def expect(self, size: int, count: int) -> None:
+    def expect(self, arrays: Sequence[Array]) -> None:
         """Nothing: a block waits until it is received."""
 
     def send(self, array: Array, place: int) -> None:

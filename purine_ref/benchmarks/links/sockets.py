@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Sequence
 
 from purine_ref.benchmarks.links.link import PATIENCE, Ends
 from purine_ref.operation import Array
@@ -18,7 +19,7 @@ class Sockets:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.settimeout(None)  # a timeout would be a poll before every call
 
-    def expect(self, size: int, count: int) -> None:
+    def expect(self, arrays: Sequence[Array]) -> None:
         """Nothing: bytes wait in the kernel."""
 
     def send(self, array: Array, place: int) -> None:
