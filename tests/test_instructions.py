@@ -67,7 +67,7 @@ def graphs() -> list[list[object]]:
     for case, shape in SHAPES.items():
         for size in SIZES:
             plan = prepare(build(shape(size), case))
-            lists = [[""] * size, plan.waiting, plan.producers, list(plan.outputs), list(plan.consumers)]
+            lists = [[""] * size, list(plan.waiting), list(plan.producers), list(plan.outputs), list(plan.consumers)]
             found.append([f"{case}: {size}", plan.first, *lists])
     return found
 
