@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -68,17 +69,20 @@ def write_api_page(*_: object) -> None:
     lines = ["# API", "", "Every module, in the [one-way order](architecture.md#the-one-way-order).", ""]
     for unit in re.findall(r"^\| \d+ \| `(\w+)` \|", (HERE / "architecture.md").read_text("utf-8"), re.MULTILINE):
         modules = [unit] if unit != "__init__" else []
-        modules += sorted(
-            ".".join((unit, *(file.parent if file.stem == "__init__" else file.with_suffix("")).relative_to(root).parts))
-            for root in [package / unit]
-            for file in root.rglob("*.py")
-            if file.stem not in ("__init__", "__main__") or file.parent != root
-        )
+        modules += sorted(name for name in _modules_in(package / unit, unit) if name != unit)
         lines += [f"## {unit}", ""] if modules else []
         for module in modules:
             hidden = [f"   :exclude-members: {TWINS}"] if module == "_fast" else []
             lines += ["```{eval-rst}", f".. automodule:: purine_ref.{module}", *hidden, "```", ""]
     (HERE / "api.md").write_text("\n".join(lines), "utf-8")
+
+
+def _modules_in(folder: Path, unit: str) -> Iterator[str]:
+    """The dotted names of a package's modules, itself included; of a plain module none."""
+    for file in folder.rglob("*.py"):
+        place = file.parent if file.stem == "__init__" else file.with_suffix("")
+        if file.stem != "__main__":
+            yield ".".join((unit, *place.relative_to(folder).parts))
 
 
 def setup(app: Any) -> None:
