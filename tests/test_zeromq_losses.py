@@ -29,6 +29,9 @@ from suites.transports import MOMENT, all_to_all, beside, expect, receive, take,
 TIMEOUT = 1.0
 """Seconds of silence after which a peer is lost, in these tests."""
 
+LIMIT = 5.0
+"""Seconds within which all ranks must know of a loss: more than `TIMEOUT`, since the machine may be busy."""
+
 WORDS = {(rank, peer, 2): f"operator 'x>{rank}' for blob 'x'" for rank in range(3) for peer in range(3)}
 
 
@@ -69,7 +72,7 @@ def test_a_process_that_dies_or_stops_is_lost_to_all_in_time(stop: signal.Signal
         stopped = time.monotonic()
         for call in calls:
             call.wait()
-        assert time.monotonic() - stopped < 2 * TIMEOUT
+        assert time.monotonic() - stopped < LIMIT
         said = []
         for transport, peer in ((zero, 1), (two, 0)):
             silent = r"^rank 1 is lost: it was silent for \d\.\d s, more than 1 s; last heard at \d\d:\d\d:\d\d"
@@ -240,7 +243,7 @@ def test_mq_04_closing_ends_when_the_peer_is_gone() -> None:
         zero.send(1, 2, 0, vector(1))
         begun = time.monotonic()
         zero.close()
-        assert time.monotonic() - begun < 2 * TIMEOUT + 1
+        assert time.monotonic() - begun < LIMIT
 
 
 def test_mq_04_leaving_waits_until_what_was_sent_has_arrived() -> None:
@@ -263,7 +266,7 @@ def test_aborting_does_not_wait() -> None:
         other.send_signal(signal.SIGSTOP)
         begun = time.monotonic()
         zero.abort("no power")
-        assert time.monotonic() - begun < TIMEOUT / 2
+        assert time.monotonic() - begun < TIMEOUT
         with pytest.raises(PeerLost, match=r"^rank 0 is lost: no power$"):
             receive(two, 1, 2)
 
