@@ -101,11 +101,13 @@ ELSEWHERE = ("purine-ref trace FILE --graph CASE", "purine-ref check --strength"
 
 @pytest.mark.parametrize("command", [command for command in COMMANDS if command not in ELSEWHERE])
 def test_a_command_in_the_readme_works(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Training for one epoch; `verify` with fewer steps, and with one scheme where it names none."""
+    """Training for one epoch; `verify` with fewer steps, and with one scheme where it names none; small benchmarks."""
     monkeypatch.chdir(tmp_path)
     words = command.split(" > ")[0].split()[1:]
     if words[0] == "train":
         words += ["--epochs", "1"]
+    if words[:2] == ["bench", "scaling"]:
+        words += ["--model", "lenet", "--batch", "4", "--runs", "1"]
     if "--replay" in words:
         assert run(["verify", "--scheme", "data:2@ranks", "--steps", "1", "--record", words[-1]]) == 0
     elif words[0] == "verify":
