@@ -353,16 +353,16 @@ HOLDS = "import signal, sys; held = open(sys.argv[1], 'w'); held.write('x'); hel
 
 
 def test_a_command_that_is_not_there_is_refused_and_leaves_nobody() -> None:
+    before = children()  # other tests of this process may have left theirs, such as a server that they share
     starts = [Start(0, [sys.executable, "-P", "-c", FOREVER]), Start(1, ["absent-command"])]
     with pytest.raises(Refused, match=r"^rank 1: 'absent-command' cannot be started: No such file or directory$"):
         run_ranks(starts, settle=0.1)
-    assert_no_children()
+    assert children() <= before
 
 
-def assert_no_children() -> None:
-    """This process has no child that it has not waited for."""
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+def children() -> set[int]:
+    """The processes that this one has started and not waited for, dead ones too."""
+    return {int(pid) for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()}
 
 
 # A launcher that dies or is signalled ---------------------------------------------------------------------------------
@@ -483,19 +483,19 @@ class Clock:
 
 class Noted(processes.Child):
     def kill(self):  # called when its end has been seen
-        clock.late = clock.now + 10
+        clock.late = clock.now + 30
         super().kill()
 
 clock = processes.time = Clock()
-processes.DRAIN = 1.5
-body = "for _ in range({lines}): print('x' * 99)"
+processes.DRAIN = 15  # what is left is read in less than half as many looks
+body = "import fcntl; fcntl.fcntl(1, fcntl.F_SETPIPE_SZ, 1 << 20)\\nfor _ in range({lines}): print('x' * 99)"
 run_ranks([Start(0, [sys.executable, "-P", "-c", body])], settle=1.0, begin=Noted)
 """
 
 
 def test_a_slow_reader_gets_everything() -> None:
     """Also what the rank had written, and nobody had read, when it ended."""
-    lines = 1750  # more than the reader's pipe and the launcher hold, and less than they and the rank's own pipe do
+    lines = 4000  # more than the reader's pipe and the launcher hold, and less than the rank's own pipe, made wider
     command = [sys.executable, "-P", "-c", ALONE + SLOWLY_READ.format(lines=lines)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0) as started:
         try:
