@@ -23,7 +23,7 @@ FORMS = {
     "str": "string; where the text above names words in quotes, one of these (a `reduction` is `mean` or `sum`)",
     "bool": "true or false",
     "int | Pair": "[height, width]",
-    "int | Pair | None": "[height, width]",
+    "int | Pair | None": "[height, width], or null where it is not given",
     "int | Pair | Pads": "[[height begin, height end], [width begin, width end]]",
     "tuple[int, ...]": "list of integers",
     "tuple[int, ...] | None": "list of integers, or null",

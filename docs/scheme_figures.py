@@ -1,7 +1,8 @@
 """The pictures and tables of the pages on parallel schemes, made from real graphs: `conf.py` calls `write_all`.
 
 Every figure composes a network that is small enough to read, draws it, and lists what its own copies move. Nothing is
-drawn or counted by hand. What is written goes to `schemes/made/`, which is no part of the source tree.
+drawn or counted by hand. What is written goes to `schemes/made/`, which is no part of the source tree. One figure is of
+the page on GPUs: a step that is run, and what its streams did.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from purine_ref import layers, ops, optim, view
+from purine_ref.cli.show import draw_streams
 from purine_ref.conformance import parse_scheme
 from purine_ref.gradients import backward
 from purine_ref.graph import Blob, Graph
@@ -157,6 +159,7 @@ def write_all() -> None:
         if isinstance(graph, Composed) and name.startswith("pieces"):
             _write(f"{name}.md", pieces_table(graph))
     _write("pipeline-order.md", order_table(two_layers, 3, 4))
+    _write("streams.svg", draw_streams("nin-digits", parse_scheme("data:2@virtual"), 512, "float32", 0))
 
 
 def _write(name: str, text: str) -> None:

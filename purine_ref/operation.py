@@ -25,9 +25,10 @@ Array = Any
 Box = tuple[tuple[int, int], ...]
 """A part of a tensor: start and stop per axis."""
 
-
 End = tuple[int, int] | None
 """Where a dimension of an operation lies in one of its tensors: (axis, elements of that axis per index), or nowhere."""
+
+Pair = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +62,8 @@ class RunKey:
     iteration: int = 0
 
 
-Pair = tuple[int, int]
-
-
 class Window(NamedTuple):
-    """How the kernel of a convolution lies on the image: per axis its steps, (begin, end) padding and dilation; and
-    into how many groups the channels are divided."""
+    """How a convolution's kernel lies: per axis steps, (begin, end) padding, dilation; and the groups of channels."""
 
     stride: Pair = (1, 1)
     pads: tuple[Pair, Pair] = ((0, 0), (0, 0))
@@ -81,8 +78,10 @@ class Kernels(Protocol):
     the rank's way to the others (`purine_ref.transports`), or None.
 
     `share(count, work)` calls work(i) for each i in range(count), on this thread and on others that are idle, and
-    raises the error of the least i; items write disjoint memory. `scratch(slot, shape, dtype)` is an array of any
-    content, the calling thread's own until it asks for that slot again. Both are there for large tensors.
+    raises the error of the least i; items write disjoint memory. Where `whole`, a device shares work itself.
+    `scratch(slot, shape, dtype)` is an array of any content, the thread's own until it asks for that slot again.
+    `number(x)` is x of shape () as loops take it; `copy(source, target)` works between places too. `refuse(suspect,
+    values, complain)` calls complain(values) and is True where any is suspect; False if an accelerator does so later.
 
     The convolutions write their last array: `convolution(x, weight, y, window)`, `convolution_data(dy, weight, dx,
     window)`, `convolution_weight(dy, x, dweight, window)`. `convolution_data_terms(weight.shape, groups)` says how many
@@ -95,6 +94,10 @@ class Kernels(Protocol):
     transport: Any
     share: Callable[[int, Callable[[int], object]], None]
     scratch: Callable[[str, tuple[int, ...], Any], Array]
+    whole: bool
+    number: Callable[[Array], Any]
+    refuse: Callable[[Array, Array, Callable[[Array], None]], bool]
+    copy: Callable[[Array, Array], None]
     convolution: Any
     convolution_data: Any
     convolution_weight: Any
@@ -105,7 +108,7 @@ class Kernels(Protocol):
     unfold: Any
     fold: Any
     max_pool: Any
-    max_pool_scatter: Any
+    max_pool_gather: Any
     average_pool: Any
     average_pool_scatter: Any
     window_sum: Any
@@ -330,8 +333,8 @@ class Operation:
 
     def require_inputs(self, inputs: Sequence[Tensor], names: str) -> None:
         """Raise ShapeError unless there are as many inputs as there are words in `names`."""
-        count = len(names.split())
-        self.require(len(inputs) == count, f"{count} inputs ({', '.join(names.split())})", f"{len(inputs)}")
+        words = names.split()
+        self.require(len(inputs) == len(words), f"{len(words)} inputs ({', '.join(words)})", f"{len(inputs)}")
 
     def require_float(self, tensor: Tensor, name: str) -> None:
         """Raise ShapeError unless `tensor` is floating point."""
@@ -384,15 +387,12 @@ class RandomOperation(Operation):
 def elementwise_axes(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[Axis, ...]:
     """The axes of an element-wise operation: every axis of output 0, in all tensors of its shape; others are whole."""
     shape = outputs[0].shape
-    return tuple(
-        Axis(
-            f"axis{axis}",
-            extent,
-            tuple((axis, 1) if t.shape == shape else None for t in inputs),
-            tuple((axis, 1) if t.shape == shape else None for t in outputs),
-        )
-        for axis, extent in enumerate(shape)
-    )
+
+    def ends(axis: int, tensors: Sequence[Tensor]) -> tuple[End, ...]:
+        """Where the axis lies in each."""
+        return tuple((axis, 1) if t.shape == shape else None for t in tensors)
+
+    return tuple(Axis(f"axis{i}", extent, ends(i, inputs), ends(i, outputs)) for i, extent in enumerate(shape))
 
 
 def traffic(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:

@@ -14,6 +14,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +23,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from purine_ref.devices.cuda import cuda_device
+from purine_ref.devices.cuda import require_gpu
 from purine_ref.devices.cuda.loops import CudaLoops
 from purine_ref.devices.cuda.sources import FOLDER, OPTIONS, element_option, kernels, source
 from purine_ref.errors import GraphError
@@ -49,15 +50,23 @@ def require_compiler() -> None:
         pytest.skip("no g++ here, which builds the kernels for the CPU (on Debian: apt-get install g++)")
 
 
+_building = threading.Lock()
+
+
 @functools.cache
 def folder() -> tempfile.TemporaryDirectory[str]:
     """Where this process builds; it goes with the process."""
     return tempfile.TemporaryDirectory(prefix="cuda_shim_")
 
 
-@functools.cache
 def library(family: str, dtype: str) -> ctypes.CDLL:
-    """A family's kernels for one element type, built for the CPU."""
+    """A family's kernels for one element type, built for the CPU by the first thread that asks for them."""
+    with _building:
+        return _built(family, dtype)
+
+
+@functools.cache
+def _built(family: str, dtype: str) -> ctypes.CDLL:
     exports = "".join(f"EXPORT({name})\n" for name in kernels(family))
     main = Path(folder().name, f"{family}_{dtype}.cpp")
     main.write_text(f'#include "{SHIM}"\n#include "{FOLDER / family}.cu"\n{exports}', "utf-8")
@@ -233,7 +242,7 @@ def host_loops(shape: Shape | None = None, *, falling: bool | None = None) -> Cu
 def gpu_loops() -> CudaLoops:
     """The same on GPU 0, or a skip that says why there is none."""
     try:
-        cuda_device(0)
+        require_gpu()
     except GraphError as error:
         pytest.skip(str(error))
     return CudaLoops(np, GpuLaunch(importlib.import_module("cupy")))

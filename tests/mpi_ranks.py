@@ -228,6 +228,9 @@ class FarTransport:
     ) -> None:
         self.far.call("expect", self.key, peer, tag, iteration, self.far.callback(arrived))
 
+    def wait(self, arrived: threading.Event, seconds: float) -> bool:
+        return arrived.wait(seconds)
+
     def take(self, peer: int, tag: int, iteration: int, into: Array) -> None:
         into[...] = self.far.call("take", self.key, peer, tag, iteration, packed(into))
 

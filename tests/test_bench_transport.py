@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ from purine_ref.benchmarks.links.sockets import Sockets
 from purine_ref.cli import run as run_command
 from purine_ref.operation import Array
 from purine_ref.transports.local import local_worlds
+
+Meet = Callable[[str], str]
 
 COUNTS = {CONTROL: 1, 1024: 5, 300_000: 3}
 
@@ -50,15 +53,21 @@ LINKS: dict[str, Callable[[], Callable[[Ends], Link]]] = {
 }  # fmt: skip
 
 
-def address(link: str, folder: Path) -> str:
+@pytest.fixture
+def meet(tmp_path: Path) -> Iterator[Meet]:
     """Where the ends of a link meet."""
-    way = {"sockets": BASE, "message": "pyzmq message"}.get(link, "shared memory")
-    return transport.address(way, folder, None)
+    with ExitStack() as stack:
+
+        def found(link: str) -> str:
+            way = {"sockets": BASE, "message": "pyzmq message"}.get(link, "shared memory")
+            return stack.enter_context(transport.address(way, tmp_path, None))
+
+        yield found
 
 
 @pytest.mark.parametrize("link", LINKS)
-def test_every_link_brings_every_byte(link: str, tmp_path: Path) -> None:
-    one, two = pair(LINKS[link](), address(link, tmp_path))
+def test_every_link_brings_every_byte(link: str, meet: Meet) -> None:
+    one, two = pair(LINKS[link](), meet(link))
     other = threading.Thread(target=obey, args=(two,))
     other.start()
     asker = Asker(one)
@@ -82,8 +91,8 @@ class Liar(Sockets):
 
 
 @pytest.mark.parametrize("lies", [0, 1])
-def test_bytes_that_change_on_their_way_are_no_result(lies: int, tmp_path: Path) -> None:
-    one, two = pair(lambda ends: (Liar if ends.end == lies else Sockets)(ends), address("sockets", tmp_path))
+def test_bytes_that_change_on_their_way_are_no_result(lies: int, meet: Meet) -> None:
+    one, two = pair(lambda ends: (Liar if ends.end == lies else Sockets)(ends), meet("sockets"))
     other = threading.Thread(target=obey, args=(two,))
     other.start()
     asker = Asker(one)
@@ -96,8 +105,8 @@ def test_bytes_that_change_on_their_way_are_no_result(lies: int, tmp_path: Path)
     other.join(60)
 
 
-def test_who_is_left_alone_ends(tmp_path: Path) -> None:
-    one, two = pair(Sockets, address("sockets", tmp_path))
+def test_who_is_left_alone_ends(meet: Meet) -> None:
+    one, two = pair(Sockets, meet("sockets"))
     one.close()
     with pytest.raises(EOFError, match="closed after 0 of 32 bytes"):
         obey(two)

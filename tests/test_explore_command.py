@@ -11,9 +11,8 @@ import pytest
 
 from purine_ref import cli
 from purine_ref.cli.exploring import EXPLORED
-from purine_ref.conformance import parse_scheme, small
+from purine_ref.conformance import Driven, parse_scheme, small
 from purine_ref.conformance.schedules import decode
-from purine_ref.conformance.schemes import Driven
 from purine_ref.conformance.session import Session
 from purine_ref.conformance.small import SMALL, explore_scheme, small_workload
 from purine_ref.errors import Refused, ResultDiffers

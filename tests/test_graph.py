@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hooks import SHAPE, Call, Swallow, call
-from purine_ref.devices import CpuDevice
+from purine_ref.devices import CpuDevice, cpu_devices
 from purine_ref.errors import CycleError, GraphError, ShapeError
 from purine_ref.executors import Serial
 from purine_ref.gradients import backward
@@ -539,7 +539,7 @@ def test_r13_a_device_that_is_not_there() -> None:
         r"^graph 'net': no device at device3: only CPUs \(device below 0\) are available here; place it on a CPU$"
     )
     with pytest.raises(GraphError, match=message):
-        prepare(graph)
+        prepare(graph, cpu_devices())
 
 
 def test_r5_every_unordered_access_is_reported() -> None:

@@ -18,6 +18,7 @@ from purine_ref.cli import report
 from purine_ref.cli.jobs import DIVIDED, Wishes
 from purine_ref.cli.ranked import RankedCommand, relaunched
 from purine_ref.conformance import (
+    Driven,
     Recorded,
     Recording,
     Session,
@@ -27,7 +28,6 @@ from purine_ref.conformance import (
     training_workload,
     verify,
 )
-from purine_ref.conformance.schemes import Driven
 from purine_ref.errors import GraphError, Refused
 from purine_ref.executors import Hosts
 from purine_ref.graph import Graph

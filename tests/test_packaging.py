@@ -19,6 +19,7 @@ import pytest
 
 import purine_ref
 from purine_ref import ops
+from purine_ref.devices import cuda
 from purine_ref.errors import GraphError
 from purine_ref.executors import Executor, Serial, Simulated, Threaded
 from purine_ref.graph import Graph
@@ -47,8 +48,9 @@ for module in pkgutil.walk_packages(purine_ref.__path__, "purine_ref."):
 from purine_ref import cli
 short = ["--model", "mlp-digits", "--dtype", "float32", "--steps", "1", "--batch", "9", "--scheme", "threads:2"]
 assert cli.run(["verify", *short]) == 0
-assert cli.run(["info"]) == 0
-print("imported:", *sorted(set(sys.modules) & set(sys.argv[1:])))
+found = sorted(set(sys.modules) & set(sys.argv[1:]))
+assert cli.run(["info"]) == 0  # which asks cupy for GPUs
+print("imported:", *found)
 """
 
 
@@ -71,12 +73,16 @@ def test_pk_01_everything_on_the_cpu_works_whatever_cupy_does(machine: str, tmp_
 
 
 @pytest.mark.parametrize("kind", [Serial, Threaded, Simulated])
-def test_pk_01_a_device_that_is_not_there_is_one_clear_error(kind: type[Executor]) -> None:
-    """When the executor is made, before any array: the graph, the device, and what to do."""
+def test_pk_01_a_device_that_is_not_there_is_one_clear_error(
+    kind: type[Executor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the executor is made, before any array: the graph, the device, what is missing, and what to do."""
+    monkeypatch.setitem(sys.modules, "cupy", None)  # as where it is not installed
+    monkeypatch.setattr(cuda, "_shared", None)
     graph = Graph("net")
     x = graph.blob("x", (3, 2), location=Location(0, 0))
     graph.apply(ops.ReLU(), [x], "y")
-    message = r"^graph 'net': no device at \S+: only CPUs \(device below 0\) are available here; place it on a CPU$"
+    message = r"^graph 'net': no device at device0: no GPU 0: CuPy is not installed; install .+, or place it on a CPU$"
     with pytest.raises(GraphError, match=message):
         kind(graph)
 

@@ -9,7 +9,9 @@ import pytest
 
 from purine_ref.cli import run
 from purine_ref.conformance import (
+    Driven,
     Recording,
+    Scheme,
     load_recording,
     parse_scheme,
     recording_text,
@@ -18,7 +20,6 @@ from purine_ref.conformance import (
     verify,
 )
 from purine_ref.conformance.schedules import Recorder, order_of
-from purine_ref.conformance.schemes import Driven, Scheme
 from purine_ref.conformance.session import Session
 from purine_ref.errors import Refused
 from purine_ref.executors import Serial

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from purine_ref import cli, snapshot
-from purine_ref.conformance import Session, schemes
-from purine_ref.conformance.schemes import Driven
+from purine_ref.conformance import Driven, Session, schemes
 from purine_ref.errors import GraphError, ResultDiffers
 from purine_ref.executors import Serial, Threaded
 from purine_ref.graph import Graph

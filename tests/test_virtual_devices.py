@@ -78,7 +78,7 @@ def test_an_event_happens_when_its_work_is_done() -> None:
     with closing(VirtualMachine(longest_delay=0)) as machine:
         gate, done = threading.Event(), []
         event = submit(machine, "work", action=lambda: done.append(gate.wait(WATCH)))
-        early = event.done  # type: ignore[attr-defined]
+        early = event.required().reached  # type: ignore[attr-defined]
         gate.set()
         assert event.wait()
         assert (early, done) == (False, [True])
@@ -120,7 +120,7 @@ def test_delays_depend_on_the_seed_and_the_queue_alone() -> None:
     def delays(seed: int) -> list[float]:
         with closing(VirtualMachine(seed=seed)) as machine:
             submit(machine, "work").wait()
-            return [machine._queues["device0/main"]._delays.random() for _ in range(5)]
+            return [machine.stream(ONE, "main")._delays.random() for _ in range(5)]
 
     assert delays(3) == delays(3)
     assert delays(3) != delays(4)

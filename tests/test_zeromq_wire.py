@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -12,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from purine_ref.errors import Refused
-from purine_ref.tensor import Tensor
+from purine_ref.tensor import DTYPES, Tensor
 from purine_ref.transports.zeromq.parcel import Parcel, wire_bytes
 from purine_ref.transports.zeromq.session import Session
 from purine_ref.transports.zeromq.shared import Shared
-from purine_ref.transports.zeromq.wire import CHUNK, Malformed, chunks, decode, encode
+from purine_ref.transports.zeromq.wire import CHUNK, Malformed, chunks, decode, encode, encode_data
 from suites.transports import Call
 
 GIB = 2**30
@@ -40,6 +41,41 @@ def test_mq_10_lengths_of_64_bits_come_back_as_they_were(size: int) -> None:
 def test_mq_10_other_lengths_are_refused(size: object) -> None:
     with pytest.raises(Malformed, match=r"^a header of kind data with a wrong shape$"):
         decode(encode(data(shape=[3, size])))
+
+
+COUNTS = st.integers(0, 2**63 - 1) | st.sampled_from([0, 9, 10, 10**18 - 1, 10**18, 2**63 - 1])
+
+
+@given(
+    fields=st.fixed_dictionaries(
+        {key: COUNTS for key in ("session", "tag", "iteration", "offset", "seq", "ack")}
+        | {"dtype": st.sampled_from(DTYPES), "shape": st.lists(COUNTS, max_size=64)}
+    )
+)
+def test_headers_of_data_are_written_and_read_as_all_others(fields: dict[str, Any]) -> None:
+    header = data(**fields)
+    assert json.loads(encode_data(header)) == header
+    for written in (encode_data(header), encode(header), json.dumps(header).encode()):
+        assert decode(written) == header
+
+
+def decoded(written: str) -> dict[str, Any] | None:
+    """The header, if it is one."""
+    try:
+        return decode(written.encode())
+    except Malformed:
+        return None
+
+
+@pytest.mark.parametrize("shape", [[], [3, 10], [1] * 64, [1] * 65])
+def test_headers_of_data_with_an_error_are_refused_as_all_others(shape: list[int]) -> None:
+    """At each place, each of some texts is put in, or written over one character."""
+    written = encode_data(data(shape=shape, iteration=10)).decode()
+    for place in range(len(written)):
+        for text in ("", "0", "-", "1", ".", ",", "[", "]", "}", '"', " ", "e", "\n", "\u0661", "9" * 18, "9" * 19):
+            for end in (place, place + 1):
+                changed = written[:place] + text + written[end:]
+                assert decoded(changed) == decoded(" " + changed)  # after a space, the decoder has to read it
 
 
 @given(size=st.integers(0, 40 * CHUNK) | st.sampled_from([0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * GIB, 3 * GIB + 5]))

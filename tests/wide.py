@@ -38,6 +38,19 @@ class WideKernels:
     key = RunKey()
     transport = None
 
+    whole = False
+
+    def number(self, x: Any) -> Any:
+        return x
+
+    def refuse(self, suspect: Any, values: Any, complain: Any) -> bool:
+        if suspect.any():
+            complain(values)
+        return bool(suspect.any())
+
+    def copy(self, source: Any, target: Any) -> None:
+        target[...] = source
+
     def share(self, count: int, work: Any) -> None:
         for item in range(count):
             work(item)
@@ -85,6 +98,9 @@ class WideKernels:
         for n, c, i, j in np.ndindex(dy.shape):
             dx[n, c, index[n, c, i, j]] += dy[n, c, i, j]
         out[...] = dx.reshape(shape)
+
+    def max_pool_gather(self, dy: Any, index: Any, shape: Any, *window: Any, out: Any) -> None:
+        self.max_pool_scatter(dy, index, shape, out)
 
     def average_pool(self, x: Any, kernel: Any, stride: Any, pads: Any, size: Any, count: str, out: Any) -> None:
         y = np.zeros((*x.shape[:2], *size), np.longdouble)

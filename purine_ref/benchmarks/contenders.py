@@ -20,8 +20,9 @@ from purine_ref.benchmarks.asking import Asked, start
 class Spec:
     """What a child is to run.
 
-    `side` is `purine`, `torch` or `matmul`; `how` is, for purine, how it uses its workers (see `steps.EXECUTORS`), for
-    torch its memory layout. `model` is a name of `models.MODELS`, `kernels` a kernel set, `cores` the cores that it is
+    `side` is `purine`, `torch` or `matmul`, or on a GPU `gpu` or `torch gpu`; `how` is, for purine, how it uses its
+    workers (see `steps.EXECUTORS`), for torch its memory layout, and on a GPU as `gpu_steps` and `torch_gpu` say.
+    `model` is a name of `models.MODELS`, `kernels` a kernel set, `cores` the cores that it is
     held to, all where that is empty. `reduction` is how replicas add gradients. One of several hosts is `rank`, and
     joins the others at `connect`.
     """

@@ -13,7 +13,7 @@ import threadpoolctl
 
 from purine_ref import _fast
 
-PEERS = ("torch", "dask", "onednn-cpu-gomp", "pyzmq", "mpi4py")
+PEERS = ("torch", "dask", "onednn-cpu-gomp", "pyzmq", "mpi4py", "cupy-cuda12x", "cupy-cuda13x")
 """Distributions whose versions are told where they are installed."""
 
 

@@ -9,6 +9,8 @@ import click
 
 from purine_ref.benchmarks.compute import CASES
 from purine_ref.benchmarks.dispatch import PEERS
+from purine_ref.benchmarks.gpu import CASES as GPU_CASES
+from purine_ref.benchmarks.gpu import DEFAULT_CASES as GPU_DEFAULTS
 from purine_ref.benchmarks.links.joining import WAYS
 from purine_ref.benchmarks.transport import SIZES
 from purine_ref.devices.kernels import KERNEL_SETS
@@ -57,6 +59,23 @@ def network_options(function: F) -> F:
     sizes = ", ".join(f"{case.batch} for {name}" for name, case in CASES.items())
     batch = click.option("--batch", type=click.IntRange(1), help=f"Images in a step; by default {sizes}.")
     return model(batch(function))
+
+
+def gpu_options(function: F) -> F:
+    """`--model`, a tuple of names, `--batch`, `--kernels-only` and `--images` of `gpu`."""
+    words = f"Which networks, joined by commas: {', '.join(GPU_CASES)}; or all."
+    usual = ",".join(GPU_DEFAULTS)
+    model = click.option("--model", "models", default=usual, show_default=True, callback=_gpu_models, help=words)
+    sizes = ", ".join(f"{case.batch} for {name}" for name, case in GPU_CASES.items())
+    batch = click.option("--batch", type=click.IntRange(1), help=f"Images in a step; by default {sizes}.")
+    alone = click.option("--kernels-only", is_flag=True, help="Measure the loops alone, and no training step.")
+    words = "Images that each loop works on; 0 leaves loops out."
+    images = click.option("--images", type=click.IntRange(0), default=128, show_default=True, help=words)
+    return model(batch(alone(images(function))))
+
+
+def _gpu_models(_: click.Context, parameter: click.Parameter, text: str) -> tuple[str, ...]:
+    return _names(parameter, text, tuple(GPU_CASES))
 
 
 def kernel_sets_option(function: F) -> F:

@@ -31,6 +31,11 @@ PANELS: dict[str, dict[str, tuple[str, ...]]] = {
         "training steps": ("throughput",),
         "how well workers are used": ("efficiency", "hidden copies", "hidden transfers"),
     },
+    "gpu": {
+        "training steps": ("throughput",),
+        "where a step's time goes": ("product share", "hidden copies"),
+        "bandwidth of loops": ("bandwidth",),
+    },
     "transport": {"round trip": ("round trip",), "into the receiver's arrays": ("throughput",)},
 }
 """For each benchmark the titles of its panels, and the metrics that are drawn in each; all else is in the table."""

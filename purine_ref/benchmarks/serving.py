@@ -14,18 +14,18 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from purine_ref.benchmarks import products, steps, torch_peer
+from purine_ref.benchmarks import gpu_kernels, gpu_steps, products, steps, torch_gpu, torch_peer
 from purine_ref.benchmarks.asking import serve
 from purine_ref.benchmarks.contenders import Spec
 from purine_ref.benchmarks.machine import greatest, resident
 from purine_ref.benchmarks.side import Side
-from purine_ref.benchmarks.timing import seconds
 from purine_ref.conformance.tracing import TraceWriter
 from purine_ref.transports import joined
 from purine_ref.transports.zeromq import Joining, Mesh, join
 
 SIDES: dict[str, Callable[[Spec, str], Side]] = {
     "purine": steps.side, "torch": torch_peer.side, "matmul": products.side,
+    "gpu": gpu_steps.side, "torch gpu": torch_gpu.side,
 }  # fmt: skip
 """From a spec and a dtype to a side that is ready to run."""
 
@@ -40,7 +40,7 @@ class Server:
     def __init__(self, spec: Spec) -> None:
         if spec.cores:
             os.sched_setaffinity(0, spec.cores)
-        if spec.side == "torch":
+        if spec.side.startswith("torch"):
             torch_peer.version()
         self._spec = spec
         self._world: Mesh | None = None
@@ -71,7 +71,7 @@ class Server:
             for _ in range(count):
                 side.step()
 
-        return seconds(work)
+        return side.seconds(work)
 
     def losses(self, batch: int, dtype: str, count: int) -> list[float]:
         """The losses of the first steps of a side like this one, with as many images and in this dtype."""
@@ -93,6 +93,18 @@ class Server:
     def overlap(self, count: int) -> list[Mapping[str, float]]:
         """Where the copies of each of `count` steps went: see `steps.overlap`."""
         return steps.overlap(self._spec, count)
+
+    def products(self, count: int) -> list[Mapping[str, float]]:
+        """How long each of `count` steps on a GPU takes, and its products of matrices: see `gpu_steps.products`."""
+        return gpu_steps.products(self._spec, count)
+
+    def copies(self, count: int) -> list[Mapping[str, float]]:
+        """Where the copies of each of `count` steps on a GPU went: see `gpu_steps.copies`."""
+        return gpu_steps.copies(self._spec, count)
+
+    def bandwidths(self, images: int, runs: int) -> list[tuple[str, list[float]]]:
+        """Bytes a second of the loops of a GPU: see `gpu_kernels.bandwidths`."""
+        return gpu_kernels.bandwidths(images, runs)
 
     def trace(self, file: str, count: int) -> list[float]:
         """Write what this rank does in `count` steps, after one, as `purine-trace/1`; returns the offset of each rank's
@@ -123,7 +135,9 @@ class Server:
         return self._world
 
 
-_ANSWERS = ("time", "losses", "memory", "facts", "overlap", "trace", "sent", "leave")
+_ANSWERS = (
+    "time", "losses", "memory", "facts", "overlap", "products", "copies", "bandwidths", "trace", "sent", "leave",
+)  # fmt: skip
 
 
 def pin_ranks(cores: tuple[int, ...]) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 import numpy as np
 
+from purine_ref.benchmarks.timing import seconds
 from purine_ref.graph import Graph
 from purine_ref.models import training_graph
 from purine_ref.operation import Kernels, RunKey
@@ -32,6 +34,10 @@ class Side(ABC):
     @abstractmethod
     def checked_step(self) -> float:
         """One step, with random masks as the graph draws them; returns the loss before the update."""
+
+    def seconds(self, work: Callable[[], object]) -> Mapping[str, float]:
+        """How long one call of `work`, which makes steps, takes, by each clock that there is; `wall` is one."""
+        return seconds(work)
 
     def facts(self) -> dict[str, float]:
         """Counts of one step: `flops` of products of matrices, `layout` bytes moved only to lie in another order."""

@@ -119,6 +119,11 @@ def divided(spec: Spec, dtype: str) -> tuple[Graph, list[str], Mapping[str, Sequ
     if spec.how in ("data", "hosts") and spec.workers > 1:
         places = [Location(rank) for rank in range(spec.workers)]
         graph = compose(serial, [Data(spec.workers)], places, reduction=spec.reduction)
+    return fused(serial, graph)
+
+
+def fused(serial: Graph, graph: Graph) -> tuple[Graph, list[str], Mapping[str, Sequence[Piece]]]:
+    """The fused graph of `graph`, which is `serial` or composed from it; the rest as `divided` has it."""
     keep = [blob.name for name in RESULTS for blob, _ in _pieces(graph, name)]
     pieces = {blob.name: list(_pieces(graph, blob.name)) for blob in serial.blobs if not blob.producers}
     return fuse(graph, keep), keep, pieces

@@ -36,7 +36,7 @@ class Contestant:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """What one contestant reached in one metric: a value a round, in `unit`."""
+    """What one contestant reached in one metric: a value a round, in `unit`; `target` is the least that is wanted."""
 
     name: str
     case: str
@@ -45,6 +45,7 @@ class Series:
     metric: str
     unit: str
     values: tuple[float, ...]
+    target: float | None = None
 
     def row(self) -> dict[str, Any]:
         """The series as a row of `--json`."""
@@ -59,6 +60,7 @@ class Series:
             "max": max(self.values),
             "runs": len(self.values),
             "items": self.items,
+            **({} if self.target is None else {"target": self.target}),
         }
 
     def over(self, other: Series, name: str) -> Series:
@@ -68,11 +70,20 @@ class Series:
 
 
 class Found(NamedTuple):
-    """What a benchmark measured, what is to be said about it, and who was left out, which is said too."""
+    """What a benchmark measured, what is to be said about it, and who was left out, which is said too.
+
+    `failed` are the parts that went wrong, where the others went on.
+    """
 
     series: list[Series]
     notes: list[str]
     skipped: list[str]
+    failed: Sequence[str] = ()
+
+    @property
+    def verdict(self) -> str:
+        """pass where something was measured, and nothing failed."""
+        return "pass" if self.series and not self.failed else "unknown"
 
 
 @contextmanager

@@ -29,7 +29,9 @@ Module = Any
 
 
 class TorchStep(Side):
-    """A model, its optimiser, and the data, on `workers` threads."""
+    """A model, its optimiser, and the data, on `workers` threads; `device` is PyTorch's name of where."""
+
+    device = "cpu"
 
     def __init__(self, spec: Spec, dtype: str) -> None:
         import torch  # a peer, which need not be there
@@ -41,12 +43,12 @@ class TorchStep(Side):
         self._kernels = cpu_devices()(Location()).kernels
         self._seed, self._iteration = spec.seed, 0
         fed = data(self._graph, spec.seed)
-        order = torch.channels_last if spec.how == "channels-last" else torch.contiguous_format
-        made = MODELS[spec.model]().to(dtype=getattr(torch, dtype))
+        order = torch.channels_last if spec.how.startswith("channels-last") else torch.contiguous_format
+        made = MODELS[spec.model]().to(device=self.device, dtype=getattr(torch, dtype))
         self._parameters = load(made, self._graph, initial_values(self._graph, self._kernels(RunKey(spec.seed))))
         self._model = made.to(memory_format=order)
-        self._images = torch.from_numpy(fed["x"]).to(memory_format=order)
-        self._labels = torch.from_numpy(fed["label"])
+        self._images = torch.from_numpy(fed["x"]).to(self.device).to(memory_format=order)
+        self._labels = torch.from_numpy(fed["label"]).to(self.device)
         self._optimiser = torch.optim.SGD(_groups(self._graph, self._parameters), lr=LEARNING_RATE, momentum=MOMENTUM,
                                           fused=True)  # fmt: skip
 
@@ -58,7 +60,7 @@ class TorchStep(Side):
         """One step with the masks that the graph draws in this iteration."""
         layers = [layer for layer in self._model.modules() if hasattr(layer, "mask")]
         for layer, mask in zip(layers, self._masks(), strict=True):
-            layer.mask = self._torch.from_numpy(mask)
+            layer.mask = self._torch.from_numpy(mask).to(self.device)
         self._iteration += 1
         loss = float(self._loss())
         for layer in layers:

@@ -106,7 +106,8 @@ def ends(way: str, counts: Mapping[int, int], hosts: tuple[Host, Host] | None) -
         if way == "purine curve":
             keys = str(folder / "keys")
             make_keys(keys)
-        facts = {"way": way, "address": address(way, folder, hosts), "counts": counts, "keys": keys}
+        there = stack.enter_context(address(way, folder, hosts))
+        facts = {"way": way, "address": there, "counts": counts, "keys": keys}
         if WAYS[way].address == "mpi":
             launcher = (str(mpiexec()), "-n", "2")
             started = [Asked(f"the ends of {way}", start(PROGRAM, {**facts, "end": None}, launcher))]
@@ -120,14 +121,18 @@ def ends(way: str, counts: Mapping[int, int], hosts: tuple[Host, Host] | None) -
         yield started[0]
 
 
-def address(way: str, folder: Path, hosts: tuple[Host, Host] | None) -> str:
-    """Where the ends of a way meet: a free port here, or a file in the folder."""
+@contextlib.contextmanager
+def address(way: str, folder: Path, hosts: tuple[Host, Host] | None) -> Iterator[str]:
+    """Where the ends of a way meet: a file in the folder, or a port here, which nobody else is given meanwhile."""
     if WAYS[way].address == "ipc":
-        return f"ipc://{folder / 'end0'}"
-    if hosts is not None:
-        return f"tcp://{hosts[0].address}:{PORT + list(WAYS).index(way)}"
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return f"tcp://127.0.0.1:{free.getsockname()[1]}"
+        yield f"ipc://{folder / 'end0'}"
+    elif hosts is not None:
+        yield f"tcp://{hosts[0].address}:{PORT + list(WAYS).index(way)}"
+    else:
+        with socket.socket() as held:
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # so end 0, which does so too, can bind it
+            held.bind(("127.0.0.1", 0))
+            yield f"tcp://127.0.0.1:{held.getsockname()[1]}"
 
 
 class Turn:

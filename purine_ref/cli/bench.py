@@ -10,6 +10,7 @@ import click
 
 from purine_ref.benchmarks import compute as computing
 from purine_ref.benchmarks import dispatch as dispatching
+from purine_ref.benchmarks import gpu as accelerators
 from purine_ref.benchmarks import graph as graphs
 from purine_ref.benchmarks import hosts as several
 from purine_ref.benchmarks import machine, plots
@@ -17,6 +18,7 @@ from purine_ref.benchmarks import scaling as scalings
 from purine_ref.benchmarks import transport as transports
 from purine_ref.benchmarks.namespaces import NoNamespaces
 from purine_ref.benchmarks.options import (
+    gpu_options,
     hosts_options,
     kernel_sets_option,
     network_options,
@@ -41,6 +43,7 @@ Examples:
   purine-ref bench compute --model nin --plot nin.png
   purine-ref bench scaling --model nin
   purine-ref bench transport
+  purine-ref bench gpu
 """
 
 GRAPH_EPILOG = """\b
@@ -64,6 +67,13 @@ Examples:
   purine-ref bench scaling --model nin --runs 7 --plot scaling.png
   purine-ref bench scaling --model nin --hosts 2
   purine-ref bench scaling --model nin --hosts 2 --rate 0.25,0.5,0.9 --reduction ring
+"""
+
+GPU_EPILOG = """\b
+Examples:
+  purine-ref bench gpu
+  purine-ref bench gpu --kernels-only
+  purine-ref bench gpu --model nin --batch 128 --runs 7 --json gpu.json --plot gpu.png
 """
 
 TRANSPORT_EPILOG = """\b
@@ -221,6 +231,33 @@ def transport(
     return CODES["pass"]
 
 
+@bench.command(epilog=GPU_EPILOG)
+@gpu_options
+@runs_option
+@seed_option
+@json_option
+@plot_option
+def gpu(
+    models: tuple[str, ...],
+    batch: int | None,
+    kernels_only: bool,
+    images: int,
+    runs: int,
+    seed: int,
+    json_file: str | None,
+    plot_file: str | None,
+) -> int:
+    """What a GPU reaches: training steps beside PyTorch, where their time goes, and the bandwidth of each loop.
+
+    By CUDA events. Rows that have a target say so in --json, and below the table whether it is reached. Without a GPU
+    it says what is missing.
+    """
+    start = _begin(plot_file)
+    found = accelerators.run(accelerators.Asked(models, batch, runs, seed, kernels_only, images))
+    _report("gpu", "images", found, start, seed, json_file, plot_file)
+    return CODES[found.verdict]
+
+
 @contextmanager
 def _namespaces() -> Iterator[None]:
     """Say in one line why there can be no namespaces, where that is so."""
@@ -261,4 +298,4 @@ def _report(
         "rows": [one.row() for one in found.series],
         "notes": found.notes,
     }
-    write_json(json_file, "bench", "pass" if found.series else "unknown", facts)
+    write_json(json_file, "bench", found.verdict, facts)

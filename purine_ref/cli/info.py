@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import os
 import platform
@@ -17,8 +18,9 @@ from purine_ref.cli.report import CODES, json_option, output, seed_option, write
 from purine_ref.conformance import place_names, scheme_forms
 from purine_ref.devices import device_for, kernel_set
 from purine_ref.devices.cpu import blas_threads, limit_blas
-from purine_ref.devices.cuda import outlook
+from purine_ref.devices.cuda import gpu_facts
 from purine_ref.devices.kernels import KERNEL_SETS, unusable
+from purine_ref.errors import GraphError
 from purine_ref.models import MODELS
 from purine_ref.tensor import Location
 
@@ -38,7 +40,8 @@ def info(seed: int, json_file: str | None) -> int:
     facts = {**gather(), "seed": seed}
     table = Table(show_header=False)
     for name, value in facts.items():
-        table.add_row(name.replace("_", " "), ", ".join(map(str, value)) if isinstance(value, list) else str(value))
+        shown = [gpu_line(item) if isinstance(item, dict) else str(item) for item in _listed(value)]
+        table.add_row(name.replace("_", " "), ("\n" if name == "gpus" else ", ").join(shown))
     output(json_file).print(table)
     counts = {"executed": 1, "skipped": 0, "seconds": time.perf_counter() - start}
     write_json(json_file, "info", "pass", {**counts, **facts})
@@ -50,6 +53,7 @@ def gather() -> dict[str, Any]:
     before = blas_threads()
     limit_blas()
     after = blas_threads()
+    gpu, gpus = found_gpus()
     return {
         "purine_ref": importlib.metadata.version("purine_ref"),
         "python": platform.python_version(),
@@ -58,13 +62,33 @@ def gather() -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "loops": "compiled" if _fast.FAST else "plain",
         "devices": [device_for(Location()).name],
-        "gpu": outlook(),
+        "gpu": gpu,
+        "gpus": gpus,
         "kernels": [described(name) for name in KERNEL_SETS],
         "blas": [f"{name}: {count} threads, held to {after[name]}" for name, count in before.items()] or ["unknown"],
         "models": list(MODELS),
         "schemes": list(scheme_forms()),
         "places": list(place_names()),
     }
+
+
+def found_gpus() -> tuple[str, list[dict[str, Any]]]:
+    """In a line what there is of GPUs, or is missing and what to do; and the facts of each, as `gpu_facts` has them."""
+    try:
+        facts = gpu_facts()
+    except GraphError as error:
+        return str(error), []
+    return f"{len(facts)} with CuPy {importlib.import_module('cupy').__version__}", facts
+
+
+def gpu_line(facts: dict[str, Any]) -> str:
+    """A GPU for people."""
+    memory = f"{facts['memory'] / 2**30:,.1f} GiB"
+    return f"{facts['index']}: {facts['name']}, compute capability {facts['capability']}, {memory}"
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def described(name: str) -> str:

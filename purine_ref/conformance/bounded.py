@@ -183,7 +183,15 @@ class Bounded:
                 apart = held.astype(np.float64) - serial.astype(np.float64)
                 feeds[piece.blob.name] = Estimate(held, apart * apart) if apart.any() else held
         graph, decided = self.session.graph, decisions(self.session.executor)
-        found = spread(graph, feeds, key=step.key, decided=decided, undecided=undecided, keep_values=False)
+        found = spread(
+            graph,
+            feeds,
+            key=step.key,
+            decided=decided,
+            undecided=undecided,
+            keep_values=False,
+            devices=self.session.devices,
+        )
         return Estimates(graph, found)
 
 

@@ -12,7 +12,8 @@ branch, on which everything is smooth, and each decision only has to lie within 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
@@ -20,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from purine_ref.devices import device_for
+from purine_ref.devices import Device, device_for
 from purine_ref.errors import GraphError
 from purine_ref.graph import Blob, Graph, Op, View
 from purine_ref.operation import Array, Box, Call, Kernels, Kinks, RunKey
@@ -89,16 +90,19 @@ def spread(
     undecided: Mapping[str, Array] | None = None,
     keep_values: bool = True,
     kernels: Kernels | None = None,
+    devices: Callable[[Location], Device] | None = None,
 ) -> Spread:
     """Values and variances of every blob of one run, from those of every source blob.
 
     `feeds` are arrays, which have no error, or estimates, such as `Spread.carried` gives; their errors may all be
     related. `decided` holds arrays of blobs that other operators select by, taken from the run whose branch is to be
     followed; `undecided` masks of such blobs. Without `keep_values`, values are let go, and NaN, once they are used:
-    they take half of the memory. `kernels` compute, by default a CPU's. Raises GraphError when a source blob is
-    missing, NotImplementedError for an operation without rules.
+    they take half of the memory. `kernels` compute, by default a CPU's. `devices` are those whose rounding errors
+    are meant, where these add in another order. Raises GraphError when a source blob is missing, NotImplementedError
+    for an operation without rules.
     """
     walk = _Walk(graph, kernels or device_for(Location()).kernels(key), decided or {}, undecided or {}, keep_values)
+    walk.devices = devices
     walk.start(feeds)
     with np.errstate(all="ignore"):  # overflow and NaN are values
         for op in topological_order(graph):
@@ -108,8 +112,11 @@ def spread(
 
 class _Walk:
     """One call of `spread`. `delivered` are the contributions to blobs of several producers, by edge; `uses` counts the
-    edges by which a blob's value will be read yet, where values are not kept.
+    edges by which a blob's value will be read yet, where values are not kept; `places` the vocabulary of each place,
+    where `devices` say what is there.
     """
+
+    devices: Callable[[Location], Device] | None = None
 
     def __init__(
         self, graph: Graph, kernels: Kernels, decided: Mapping[str, Array], undecided: Mapping[str, Array], keep: bool
@@ -121,6 +128,7 @@ class _Walk:
         self.result = Spread()
         self.delivered: dict[Blob, dict[tuple[Op, int], Estimate]] = {}
         self.uses = {} if keep else {blob: len(blob.consumers) for blob in graph.blobs}
+        self.places: dict[Location, Kernels] = {}
 
     def start(self, feeds: Mapping[str, Array | Estimate]) -> None:
         """Fill the source blobs."""
@@ -193,7 +201,18 @@ class _Walk:
         op.operation.compute(self.kernels, arrays, outputs)
         unit = max((UNITS[blob.dtype] for blob in op.outputs if blob.tensor.is_float), default=0.0)
         variances = [None if each.variance is None else xp.asarray(each.variance) for each in inputs]
-        return Call(self.kernels, arrays, outputs, unit, variances)
+        return Call(self._at(op.location), arrays, outputs, unit, variances)
+
+    def _at(self, place: Location) -> Kernels:
+        """What computes here, with the order of sums that the place has."""
+        if self.devices is None:
+            return self.kernels
+        if place not in self.places:
+            there = self.devices(place).kernels(self.kernels.key)
+            self.places[place] = own = copy(self.kernels)
+            own.convolution_data_terms = there.convolution_data_terms
+            own.convolution_weight_terms = there.convolution_weight_terms
+        return self.places[place]
 
     def _mark(
         self, op: Op, call: Call, inputs: Sequence[Estimate], estimates: Sequence[Estimate], kinks: Kinks

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
+from purine_ref.conformance.places import Driven
 from purine_ref.conformance.schedules import Recorder
-from purine_ref.conformance.schemes import Driven, Scheme, parse_scheme
+from purine_ref.conformance.schemes import Scheme, parse_scheme
 from purine_ref.conformance.session import Session
 from purine_ref.errors import Refused
 from purine_ref.graph import Graph

@@ -6,16 +6,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
+from purine_ref.devices import Device
 from purine_ref.executors import Executor
 from purine_ref.graph import Blob, Graph
 from purine_ref.operation import Array, Box
 from purine_ref.parallel import Composed, Piece
+from purine_ref.tensor import Location
 
 
 class Session:
     """An executor of `serial` or of a graph composed from it.
 
     `faults` tells what went wrong beside the values, such as races, and `close` ends what the executor ran on.
+    `devices` are those that compute, where they add in another order than the CPU does: a comparison within bounds has
+    to know.
     """
 
     def __init__(
@@ -25,8 +29,10 @@ class Session:
         *,
         faults: Callable[[], Sequence[object]] = tuple,
         close: Callable[[], None] | None = None,
+        devices: Callable[[Location], Device] | None = None,
     ) -> None:
         self.executor = executor
+        self.devices = devices
         self.graph = executor.graph
         self.serial = serial
         self._faults = faults

@@ -13,8 +13,9 @@ import numpy as np
 
 from purine_ref import layers, optim
 from purine_ref.conformance.explore import Bits, Exploration, Runner, bits_of, explore, sample, traces
+from purine_ref.conformance.places import Driven
 from purine_ref.conformance.schedules import schedule_of
-from purine_ref.conformance.schemes import Driven, Scheme
+from purine_ref.conformance.schemes import Scheme
 from purine_ref.conformance.verify import Workload
 from purine_ref.errors import Refused, ResultDiffers
 from purine_ref.gradients import backward

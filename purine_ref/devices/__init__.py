@@ -6,13 +6,16 @@ against the contract `Device`; a new device adds the loops of `Kernels`, never a
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
-from purine_ref.devices.cpu import CpuDevice, cpu_devices, require_cpu
+from purine_ref.devices.cpu import CpuDevice, cpu_devices
+from purine_ref.devices.streams import Machine
 from purine_ref.devices.work import Event, UpstreamFailed, Work
-from purine_ref.operation import Array, Kernels, RunKey
+from purine_ref.errors import GraphError
+from purine_ref.operation import Array, Kernels, Operation, RunKey
 from purine_ref.tensor import Location, Tensor
 
 __all__ = [
@@ -34,6 +37,10 @@ class Device(Protocol):
     name: str
     asynchronous: bool
 
+    @property
+    def machine(self) -> Machine | None:
+        """What has the streams of an asynchronous device."""
+
     def allocate(self, tensor: Tensor, name: str = "", *, row_major: bool = False) -> Array:
         """A zeroed array for `tensor` in this device's memory, in the order of `arrange`, for the blob of that name."""
 
@@ -42,6 +49,15 @@ class Device(Protocol):
 
     def reorders(self, tensor: Tensor) -> bool:
         """Whether this device's memory order for `tensor` is another than C order, so that no reshape is a view."""
+
+    def write(self, array: Array, values: Array) -> None:
+        """Fill an array of this device's memory from one of numpy's."""
+
+    def read(self, array: Array) -> Array:
+        """A copy of an array of this device's memory, as one of numpy's."""
+
+    def initialise(self, array: Array, operation: Operation, seed: int) -> None:
+        """Fill an array with what an operation without inputs gives: the same bits on every device."""
 
     def kernels(self, key: RunKey) -> Kernels:
         """The vocabulary for one run, whose random operations are keyed by `key`."""
@@ -60,8 +76,17 @@ _cpu = CpuDevice()
 
 
 def device_for(location: Location) -> Device:
-    """The device at `location`. Raises GraphError where this build has none."""
-    return require_cpu(_cpu, location)
+    """The device at `location`: a CPU, or a GPU of the machine that this process has. Raises GraphError that says what
+    is missing where there is none.
+    """
+    if location.is_cpu:
+        return _cpu
+    cuda = importlib.import_module("purine_ref.devices.cuda")  # only when it is asked for
+    try:
+        device: Device = cuda.shared_machine().device(location)
+    except GraphError as error:
+        raise GraphError(f"no device at {location}: {error}") from error
+    return device
 
 
 def kernel_set() -> str:

@@ -18,9 +18,10 @@ from purine_ref.devices.helpers import Helpers, quiet
 from purine_ref.devices.kernels import KERNEL_SETS, LoopKernels, NumpyKernels
 from purine_ref.devices.kernels.rows import channels_last
 from purine_ref.devices.scratch import Scratch
+from purine_ref.devices.streams import Machine
 from purine_ref.devices.work import Event, UpstreamFailed, Work
 from purine_ref.errors import GraphError
-from purine_ref.operation import Array, RunKey
+from purine_ref.operation import Array, Operation, RunKey
 from purine_ref.tensor import Location, Tensor
 
 __all__ = ["CpuDevice", "CpuKernels", "blas_threads", "cpu_devices", "limit_blas", "quiet"]
@@ -39,6 +40,7 @@ class CpuDevice:
 
     name = "cpu"
     asynchronous = False
+    machine: Machine | None = None
 
     def __init__(self, kernels: str = NumpyKernels.name, threads: int = 1) -> None:
         if kernels not in KERNEL_SETS:
@@ -73,6 +75,20 @@ class CpuDevice:
         """Whether this device's memory order for `tensor` is another than C order."""
         shape = tensor.shape
         return self._set.channels_last and len(shape) == 4 and shape[1] != 1 and shape[2] * shape[3] != 1
+
+    @staticmethod
+    def write(array: Array, values: Array) -> None:
+        """Fill an array of this device."""
+        array[...] = values
+
+    @staticmethod
+    def read(array: Array) -> Array:
+        """A copy of an array of this device."""
+        return array.copy()
+
+    def initialise(self, array: Array, operation: Operation, seed: int) -> None:
+        """Fill an array with what an operation without inputs gives in iteration 0."""
+        operation.compute(self.kernels(RunKey(seed)), (), (array,))
 
     def kernels(self, key: RunKey) -> LoopKernels:
         """The vocabulary for one run."""

@@ -1,10 +1,10 @@
 """The race detector of virtual devices: vector clocks over queues.
 
 Every piece of work on a (device, stream) has a number in its queue. Its clock says, for each queue, up to which number
-the work there is known to be done before it: by the order of its own queue, and by the clocks of the events it waits
-for. An access conflicts with a recorded one if they share memory and either writes; it is a race if the recorded
-one's number is above what the clock knows of its queue. This is found when work is submitted, whatever the timing. What
-the host does itself, the executor orders: it is recorded as known to all work submitted later.
+the work there is known to be done before it: by the order of its own queue, and by the clocks of the marks that its
+queue has waited for. An access conflicts with a recorded one if they share memory and either writes; it is a race if
+the recorded one's number is above what the clock knows of its queue. This is found when work is launched, whatever the
+timing. What the host does itself, the executor orders: it is recorded as known to all work launched later.
 """
 
 from __future__ import annotations
@@ -41,6 +41,31 @@ class _Access:
     queue: str
     number: int
     writes: bool
+
+
+class Knowledge:
+    """What is known at the end of a queue: for each queue, up to which number its work is done before what comes next.
+
+    Not thread-safe, as `RaceDetector`.
+    """
+
+    def __init__(self, queue: str) -> None:
+        self.queue = queue
+        self.clock: dict[str, int] = {}
+
+    @property
+    def next(self) -> int:
+        """The number of the queue's next work."""
+        return self.clock.get(self.queue, 0) + 1
+
+    def join(self, clock: Clock) -> None:
+        """From now on, all that `clock` knows is known here."""
+        for name, known in clock.items():
+            self.clock[name] = max(known, self.clock.get(name, 0))
+
+    def count(self) -> None:
+        """The next work has been launched."""
+        self.clock[self.queue] = self.next
 
 
 class RaceDetector:
@@ -84,7 +109,7 @@ def _known(other: _Access, work: str, clock: Clock) -> bool:
 
 def root_of(array: Array) -> Array:
     """The array whose memory this one is a view of."""
-    while array.base is not None:
+    while isinstance(array.base, np.ndarray):
         array = array.base
     return array
 

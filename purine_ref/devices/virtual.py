@@ -1,11 +1,14 @@
 """Virtual devices: accelerators on a machine without any, asynchronous as a GPU is, with a race detector.
 
-A `VirtualMachine` is the CPU and any number of devices, for one executor or several. Each (device, stream) is an
-ordered queue with a thread of its own; submitting returns at once with an event, and work may start late by a seeded
-delay. Each device has its own memory: work that touches an array of another place, and is not a copy, is refused.
-`races` lists every pair of accesses that no event orders. These rules are the specification of a GPU device.
+A `VirtualMachine` is the CPU and any number of devices, for one executor or several, and one backend of `streams`. Each
+(device, stream) is a thread that takes commands in order, and may start work late by a seeded delay. Each device has
+its own memory: work that touches an array of another place, and is not a copy, is refused.
 
-Changing state, guarded by `_lock`: numbers and clocks of the queues, the detector, whose memory an array is.
+The race detector judges the calls that the logic of streams makes, as they come: a stream knows what it has waited for,
+a mark what its stream knew, and `races` lists every pair of accesses of which the later did not know of the earlier.
+These rules are the specification of a GPU.
+
+Changing state, guarded by `lock`: what each stream knows, the detector, whose memory an array is.
 """
 
 from __future__ import annotations
@@ -13,12 +16,16 @@ from __future__ import annotations
 import queue
 import random
 import threading
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from purine_ref.devices.cpu import CpuDevice
 from purine_ref.devices.helpers import quiet
-from purine_ref.devices.races import Race, RaceDetector, root_of
-from purine_ref.devices.work import Event, UpstreamFailed, Work, noted
+from purine_ref.devices.races import Clock, Knowledge, Race, RaceDetector, root_of
+from purine_ref.devices.streams import Host, Machine
+from purine_ref.devices.virtual_tape import VirtualTape
+from purine_ref.devices.work import HOST, Event, Work, noted, queue_of
 from purine_ref.errors import GraphError
 from purine_ref.operation import Array
 from purine_ref.tensor import Location, Tensor
@@ -27,46 +34,43 @@ LONGEST_DELAY = 5e-4
 """Seconds by which work may start late, at most."""
 
 
-class VirtualEvent:
-    """That a piece of work on `queue` is done; `clock` is what is known to be done with it."""
+class VirtualMark:
+    """A point in a stream; `clock` is what is known to be done there."""
 
-    def __init__(self, queue_name: str, clock: dict[str, int]) -> None:
-        self.queue = queue_name
-        self.clock = clock
-        self._done = threading.Event()
+    def __init__(self, clock: Clock) -> None:
+        self.clock = dict(clock)
+        self._reached = threading.Event()
         self._failed = False
 
-    def wait(self) -> bool:
-        """Block until the work is done; False when it failed or was skipped."""
-        self._done.wait()
+    def synchronise(self) -> bool:
+        """Block until the stream has come so far; False when what was launched before had failed or was skipped."""
+        self._reached.wait()
         return not self._failed
 
     @property
-    def done(self) -> bool:
-        """Whether the work is done."""
-        return self._done.is_set()
+    def reached(self) -> bool:
+        """Whether the stream has come so far."""
+        return self._reached.is_set()
 
     def set(self, *, failed: bool = False) -> None:
-        """The work is done."""
+        """The stream has come so far."""
         self._failed = failed
-        self._done.set()
+        self._reached.set()
 
 
-class VirtualMachine:
+class VirtualMachine(Machine):
     """A CPU and virtual devices. `device` is an executor's `devices`; `seed` fixes the delays; `kernels` names the
     kernel set of all."""
 
     def __init__(self, *, seed: int = 0, longest_delay: float = LONGEST_DELAY, kernels: str = "numpy") -> None:
+        super().__init__()
         self._kernels = kernels
         self._seed = seed
         self._longest = longest_delay
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self._detector = RaceDetector()
         self._devices: dict[Location, VirtualDevice] = {}
-        self._queues: dict[str, _Queue] = {}
-        self._numbers: dict[str, int] = {}
-        self._clocks: dict[str, dict[str, int]] = {}
-        self._owner: dict[int, tuple[Array, Location]] = {}  # by id of the root array, which is kept alive
+        self._owner: dict[int, tuple[weakref.ref[Array], Location]] = {}  # by id of the root array, while it is there
 
     @property
     def races(self) -> list[Race]:
@@ -75,161 +79,209 @@ class VirtualMachine:
 
     def device(self, location: Location) -> VirtualDevice:
         """The device at a location; the CPU is one too, whose work is done when it is submitted."""
-        with self._lock:
-            return self._devices.setdefault(location, VirtualDevice(self, location, self._kernels))
-
-    def close(self) -> None:
-        """End all queues, after what was submitted to them."""
-        with self._lock:
-            queues, self._queues = list(self._queues.values()), {}
-        for one in queues:
-            one.close()
+        with self.lock:
+            if location not in self._devices:
+                self._devices[location] = VirtualDevice(self, location, self._kernels)
+            return self._devices[location]
 
     def own(self, array: Array, tensor: Tensor, name: str) -> None:
         """Say whose memory an array is, and which blob's."""
         root = root_of(array)
-        with self._lock:
-            self._owner[id(root)] = (root, tensor.location)
+        with self.lock:
+            gone = weakref.ref(root, partial(self._disown, id(root)))
+            self._owner[id(root)] = (gone, tensor.location)
             self._detector.name(root, repr(name))
 
-    def admit(self, work: Work) -> VirtualEvent:
-        """Give work its number and clock, and check its accesses. Raises GraphError for memory of another place."""
-        with self._lock:
-            self._require_own_memory(work)
-            number = self._numbers[work.queue] = self._numbers.get(work.queue, 0) + 1
-            clock = dict(self._clocks.get(work.queue, {})) if work.queue != "host" else {}
-            for event in work.after:
-                for name, known in getattr(event, "clock", {}).items():
-                    clock[name] = max(known, clock.get(name, 0))
-            self._detector.check(work.name, work.queue, number, clock, work.reads, work.writes)
-            if work.queue != "host":
-                clock[work.queue] = number
-                self._clocks[work.queue] = clock
-            return VirtualEvent(work.queue, clock)
+    def _disown(self, key: int, _: weakref.ref[Array]) -> None:
+        """An array is gone; it may go while the lock is held."""
+        self._owner.pop(key, None)
 
-    def enqueue(self, work: Work, event: VirtualEvent) -> None:
-        """Put admitted work into its queue."""
-        with self._lock:
-            if work.queue not in self._queues:
-                self._queues[work.queue] = _Queue(work.queue, self._seed, self._longest)
-            self._queues[work.queue].put(work, event)
-
-    def synchronise(self, location: Location) -> list[BaseException]:
-        """Wait for all work of one device; returns what failed. When every device is idle, races start afresh."""
-        prefix = f"{location}/"
-        failures = [error for name, one in self._queue_items() if name.startswith(prefix) for error in one.drain()]
-        with self._lock:
-            if all(one.idle for one in self._queues.values()):
-                self._detector.forget()
-        return failures
-
-    def _queue_items(self) -> list[tuple[str, _Queue]]:
-        with self._lock:
-            return list(self._queues.items())
-
-    def _require_own_memory(self, work: Work) -> None:
-        if work.moves:
-            return
-        for array in (*work.reads, *work.writes):
+    def require_own_memory(self, work: Work) -> None:
+        """Raise GraphError where work that is no copy touches memory of another place."""
+        for array in (*work.reads, *work.writes) if not work.moves else ():
             _, owner = self._owner.get(id(root_of(array)), (None, work.location))
             if owner != work.location:
                 where = f"operator {work.name!r} at {work.location}"
                 raise GraphError(f"{where} touches memory of {owner}: a copy is missing")
+
+    def synchronise(self, location: Location) -> list[BaseException]:
+        """Wait for all work of one device; returns what failed. When every device is idle, races start afresh."""
+        failures = super().synchronise(location)
+        with self.lock:
+            if all(stream.idle for stream in self._live.streams() if isinstance(stream, VirtualStream)):
+                self._detector.forget()
+        return failures
+
+    def judge(self, knowledge: Knowledge, work: Work) -> None:
+        """Find the races of work that is launched where so much is known. Called under `lock`.
+
+        Raises GraphError for memory of another place.
+        """
+        self.require_own_memory(work)
+        self._detector.check(work.name, knowledge.queue, knowledge.next, knowledge.clock, work.reads, work.writes)
+
+    def _open(self, location: Location, name: str) -> VirtualStream:
+        return VirtualStream(self, queue_of(location, name), self._seed, self._longest)
+
+    def _host(self) -> VirtualHost:
+        return VirtualHost(self)
+
+    def _tape(self) -> VirtualTape:
+        return VirtualTape(self.stream, self.require_own_memory)
 
 
 class VirtualDevice(CpuDevice):
     """One place of a virtual machine, with the CPU's kernels."""
 
     asynchronous = True
+    machine: VirtualMachine
 
     def __init__(self, machine: VirtualMachine, location: Location, kernels: str) -> None:
         super().__init__(kernels)
-        self._machine = machine
+        self.machine = machine
         self._location = location
         self.name = f"virtual {location}"
 
     def allocate(self, tensor: Tensor, name: str = "", *, row_major: bool = False) -> Array:
         """A zeroed array in this device's memory, for the blob `name`."""
         array = super().allocate(tensor, name, row_major=row_major)
-        self._machine.own(array, tensor.at(self._location), name)
+        self.machine.own(array, tensor.at(self._location), name)
         return array
 
-    def submit(self, work: Work) -> Event:
-        """Enqueue the work and return; on the CPU, wait for what it needs and do it.
+    def submit(self, work: Work) -> Event | None:
+        """Launch the work and return; on the CPU, wait for what it needs and do it.
 
         Raises UpstreamFailed on the CPU when what it needs had failed; GraphError for memory of another place.
         """
-        event = self._machine.admit(work)
-        if not self._location.is_cpu:
-            self._machine.enqueue(work, event)
-            return event
-        if not all([before.wait() for before in work.after]):
-            raise UpstreamFailed(work.name)
-        work.compute()
-        event.set()
-        return event
+        return self.machine.submit(work)
 
     def synchronise(self) -> Sequence[BaseException]:
         """Wait for all work of the device; returns what failed."""
-        return self._machine.synchronise(self._location)
+        return self.machine.synchronise(self._location)
 
 
-class _Queue:
-    """One stream: a thread that does work in order. After a failure it skips all work until it is drained."""
+class VirtualHost(Host):
+    """The CPU for one piece of work, which knows what it has waited for, and makes marks that pass it on."""
 
-    def __init__(self, name: str, seed: int, longest_delay: float) -> None:
-        self._tasks: queue.SimpleQueue[tuple[Work, VirtualEvent] | None] = queue.SimpleQueue()
+    def __init__(self, machine: VirtualMachine) -> None:
+        super().__init__()
+        self._machine = machine
+        self._knowledge = Knowledge(HOST)
+
+    def wait(self, mark: VirtualMark) -> None:
+        """Block until the mark is reached."""
+        super().wait(mark)
+        self._knowledge.join(mark.clock)
+
+    def launch(self, work: Work) -> None:
+        """Compute. Raises UpstreamFailed when what the work needs had failed; GraphError for memory elsewhere."""
+        with self._machine.lock:
+            self._machine.judge(self._knowledge, work)
+        super().launch(work)
+
+    def mark(self) -> VirtualMark:
+        """A mark that is reached already: by it others know what the host knew."""
+        mark = VirtualMark(self._knowledge.clock)
+        mark.set()
+        return mark
+
+
+class VirtualStream:
+    """A thread that does what it is told, in order. After a failure it skips all work until it is synchronised."""
+
+    def __init__(self, machine: VirtualMachine, name: str, seed: int, longest_delay: float) -> None:
+        self._machine = machine
+        self._knowledge = Knowledge(name)
+        self._steps: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._launched = self._done = 0  # pieces of work, by those who launch and by the thread
         self._delays = random.Random(f"{seed} {name}")
         self._longest = longest_delay
         self._never = threading.Event()
+        self._failed = self._closed = False
         self._failures: list[BaseException] = []
-        self._last: VirtualEvent | None = None
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
     @property
     def idle(self) -> bool:
-        """Whether all work submitted so far is done."""
-        last = self._last
-        return last is None or last.done
+        """Whether all work that was launched is done."""
+        return self._done == self._launched
 
-    def put(self, work: Work, event: VirtualEvent) -> None:
-        """Add work at the end; called under the machine's lock."""
-        self._last = event
-        self._tasks.put((work, event))
+    def wait(self, mark: VirtualMark) -> None:
+        """Let all that is launched from now on come after `mark`."""
+        with self._machine.lock:
+            self._knowledge.join(mark.clock)
+            self._tell(partial(self._wait, mark))
 
-    def drain(self) -> list[BaseException]:
-        """Wait for the last work; returns what failed since the last call."""
-        if self._last is not None:
-            self._last.wait()
-        failures, self._failures = self._failures, []
+    def launch(self, work: Work) -> None:
+        """Enqueue the work. Raises GraphError for memory of another place."""
+        with self._machine.lock:
+            self._machine.judge(self._knowledge, work)
+            self._knowledge.count()
+            self._launched += 1
+            self._tell(partial(self._do, work))
+
+    def mark(self) -> VirtualMark:
+        """A mark behind all that was launched so far."""
+        with self._machine.lock:
+            mark = VirtualMark(self._knowledge.clock)
+            self._tell(lambda: mark.set(failed=self._failed))
+        return mark
+
+    def synchronise(self) -> list[BaseException]:
+        """Block until all that was launched is done; returns what failed since the last call."""
+        failures: list[BaseException] = []
+        end = threading.Event()
+
+        def settle() -> None:
+            """Hand over the failures, and go on without."""
+            failures.extend(self._failures)
+            self._failures.clear()
+            self._failed = False
+            end.set()
+
+        with self._machine.lock:
+            if self._closed:
+                return failures
+            self._tell(settle)
+        end.wait()
         return failures
 
     def close(self) -> None:
-        """End the thread after all work."""
-        self._tasks.put(None)
+        """End the thread after all that it was told."""
+        with self._machine.lock:
+            self._closed = True
+            self._steps.put(None)
         self._thread.join()
+
+    def _tell(self, step: Callable[[], None]) -> None:
+        """Put a step in; called under the machine's lock. Raises RuntimeError when the stream is closed."""
+        if self._closed:
+            raise RuntimeError(f"stream {self._knowledge.queue} is closed, and takes nothing more")
+        self._steps.put(step)
 
     def _serve(self) -> None:
         with quiet():
-            while (task := self._tasks.get()) is not None:
-                self._do(*task)
-                del task
+            while (step := self._steps.get()) is not None:
+                step()
+                del step
 
-    def _do(self, work: Work, event: VirtualEvent) -> None:
-        """Wait for what the work needs, perhaps longer, and do it."""
-        ready = all([before.wait() for before in work.after]) and not self._failures
+    def _wait(self, mark: VirtualMark) -> None:
+        if not mark.synchronise():
+            self._failed = True
+
+    def _do(self, work: Work) -> None:
+        """Do the work, perhaps late, or skip it."""
         if self._longest > 0 and self._delays.random() < 0.25:
             self._never.wait(self._delays.random() * self._longest)
-        event.set(failed=not (ready and self._done(work)))
-
-    def _done(self, work: Work) -> bool:
-        try:
-            work.compute()
-        except BaseException as error:  # reported by `drain`; the thread goes on
-            self._failures.append(noted(work, error))
-            return False
-        return True
+        if not self._failed:
+            try:
+                work.compute()
+            except BaseException as error:  # reported by `synchronise`; the thread goes on
+                self._failures.append(noted(work, error))
+                self._failed = True
+        del work  # the frames of an error lead back to this one
+        self._done += 1
 
 
 def virtual_locations(count: int) -> list[Location]:

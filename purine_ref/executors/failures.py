@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Sequence
 
+from purine_ref.devices.work import without_frames
 from purine_ref.errors import PeerLost
 from purine_ref.graph import Op
 
@@ -12,19 +12,7 @@ from purine_ref.graph import Op
 def tidy(error: BaseException, op: Op) -> None:
     """Name the operator on the error, and clear the finished frames of its traceback, which hold the arrays."""
     error.add_note(op.describe())
-    seen: list[BaseException] = []
-    pending: list[BaseException | None] = [error]
-    while pending:
-        link = pending.pop()
-        if link is None or any(link is other for other in seen):
-            continue
-        seen.append(link)
-        traceback.clear_frames(link.__traceback__)
-        pending += [link.__cause__, link.__context__]
-        if isinstance(link, BaseExceptionGroup):
-            pending += link.exceptions
-    if error.__traceback__ is not None:  # this module's own frame comes first; it is still running, so leave it out
-        error.__traceback__ = error.__traceback__.tb_next
+    without_frames(error)
 
 
 def one_error(graph: str, failures: Sequence[BaseException]) -> BaseException:

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 from typing import Any
 
 from purine_ref._fast import Calls
-from purine_ref.devices import Device, Event, Work
+from purine_ref.devices import Device
 from purine_ref.errors import GraphError, ShapeError
 from purine_ref.executors.ground import Ground
+from purine_ref.executors.launches import Launches
 from purine_ref.graph import Blob, Graph, Op, View
 from purine_ref.operation import Array, Kernels, RunKey
 from purine_ref.plan import Plan
@@ -72,7 +72,7 @@ class Memory:
     def __init__(self) -> None:
         self._lock = threading.Lock()  # guards the dictionary while executors bind to it
         self._slots: dict[str, tuple[Tensor, Lasting]] = {}
-        self._unbound: set[str] = set()  # names that were put and that no executor has bound
+        self._devices: dict[str, Device] = {}  # whose memory it is; none for what was put and no executor has bound
 
     def slot(self, blob: Blob, device: Device, seed: int, row_major: bool = False) -> Lasting:
         """The slot of a persistent blob; a new one holds its initial value, or zeros.
@@ -83,11 +83,13 @@ class Memory:
         with self._lock:
             if blob.name not in self._slots:
                 self._slots[blob.name] = (blob.tensor, Lasting(_initial(blob, device, seed, row_major)))
+                self._devices[blob.name] = device
             tensor, slot = self._slots[blob.name]
-            if tensor == blob.tensor and (blob.name in self._unbound or (row_major and not _in_order(slot.array))):
-                held, slot.array = slot.array, _allocate(blob, device, row_major)
-                slot.array[...] = held
-            self._unbound.discard(blob.name)
+            unbound = blob.name not in self._devices
+            if tensor == blob.tensor and (unbound or (row_major and not _in_order(slot.array))):
+                held, slot.array = self._read(blob.name), _allocate(blob, device, row_major)
+                device.write(slot.array, held)
+                self._devices[blob.name] = device
         if tensor != blob.tensor:
             raise ShapeError(
                 f"blob {blob.name!r} of graph {blob.graph.name!r} is {blob.tensor} at {blob.location}, but the memory "
@@ -98,7 +100,11 @@ class Memory:
     def get(self, name: str) -> Array:
         """A copy of what `name` holds now. Raises KeyError when no executor has bound it."""
         with self._lock:
-            return self._slots[name][1].array.copy()
+            return self._read(name)
+
+    def _read(self, name: str) -> Array:
+        array = self._slots[name][1].array
+        return self._devices[name].read(array) if name in self._devices else array.copy()
 
     def put(self, name: str, tensor: Tensor, array: Array) -> None:
         """Hold `array` under `name` before any executor binds it. Raises ShapeError when the name is held already."""
@@ -106,7 +112,6 @@ class Memory:
             if name in self._slots:
                 raise ShapeError(f"blob {name!r} is held already: restore values before executors bind to the memory")
             self._slots[name] = (tensor, Lasting(array.copy()))
-            self._unbound.add(name)
 
     def swap(self, current: Blob, following: Blob) -> None:
         """Exchange the arrays of two blobs that are held (rule R6)."""
@@ -118,7 +123,7 @@ def _initial(blob: Blob, device: Device, seed: int, row_major: bool) -> Array:
     array = _allocate(blob, device, row_major)
     operation = blob.graph.initial.get(blob.name)
     if operation is not None:
-        operation.compute(device.kernels(RunKey(seed)), (), (array,))
+        device.initialise(array, operation, seed)
     return array
 
 
@@ -139,7 +144,10 @@ Call = tuple[Compute | None, int, Sequence[Array], Sequence[Array]]
 
 
 class Binding:
-    """A plan bound to arrays. `calls` say how each operator is run; `asynchronous`, that a device only enqueues."""
+    """A plan bound to arrays. `calls` say how each operator is run; `asynchronous`, that a device only launches it.
+
+    Then `launches` is what launches.
+    """
 
     def __init__(self, plan: Plan, memory: Memory, devices: Callable[[Location], Device], seed: int) -> None:
         self.plan = plan
@@ -160,8 +168,7 @@ class Binding:
             self._later.setdefault(blob, []).append(array)
         self._staging.clear()
         self.asynchronous = any(device.asynchronous for device in self._devices.values())
-        blobs = plan.graph.blobs if self.asynchronous else ()
-        self._events: list[list[Event]] = [[] for _ in blobs]  # what must happen before each may be read
+        self.launches = Launches(plan, self._devices) if self.asynchronous else None
 
     def _call(self, op: Op) -> Call:
         compute = None if op in self.plan.idle else self._compute.setdefault(id(op.operation), op.operation.compute)
@@ -191,14 +198,18 @@ class Binding:
 
     def begin(self, key: RunKey, transport: Transport | None = None) -> list[Kernels]:
         """Begin a run; returns its vocabularies, one for each place, with the way to other ranks."""
-        for events in self._events:
-            events.clear()
+        if self.launches is not None:
+            self.launches.begin()
         for arrays, places in self._lasting:
             arrays[:] = _arrays(places)
         kernels = [device.kernels(key) for device in self._devices.values()]
         for vocabulary in kernels:
             vocabulary.transport = transport
         return kernels
+
+    def persistent(self) -> tuple[Array, ...]:
+        """The arrays that persistent blobs have now: which they are, a swap may change."""
+        return tuple([place.array for place in self._places if isinstance(place, Lasting)])
 
     def expect(self, op: int, kernels: Sequence[Kernels], arrived: Callable[[], None]) -> None:
         """Have `arrived` called when external operator `op` may start."""
@@ -208,52 +219,23 @@ class Binding:
 
     def call(self, op: int, kernels: Sequence[Kernels]) -> None:
         """Compute operator `op` from its input arrays into its output arrays."""
-        if self.asynchronous:
-            self._submit(op, self.calls[op], kernels)
-            return
         compute, place, inputs, outputs = self.calls[op]
-        if compute is not None:
+        if self.launches is not None:
+            inputs, outputs = list(inputs), list(outputs)  # the lists of a call change with the next run
+            launched = None if compute is None else partial(compute, kernels[place], inputs, outputs)
+            self.launches.operator(op, launched, inputs, outputs)
+        elif compute is not None:
             compute(kernels[place], inputs, outputs)
 
     def combine(self, blob: int) -> None:
         """Add the later contributions to a complete blob, in the order of its edges (rule R4)."""
         if blob not in self._later:
             return
-        if self.asynchronous:
-            self._submit_sum(blob)
+        total, parts = _array(self._places[blob]), self._later[blob]
+        if self.launches is not None:
+            self.launches.addition(blob, partial(_add_up, total, parts), total, parts)
         else:
-            _add_up(_array(self._places[blob]), self._later[blob])
-
-    # Asynchronous devices: an operator is enqueued, and an event goes with every blob it makes ---------------------
-
-    def _submit(self, index: int, call: Call, kernels: Sequence[Kernels]) -> None:
-        """Enqueue an operator behind the events of its inputs. One that moves nothing passes them on."""
-        op = self.plan.graph.ops[index]
-        events = [event for blob in self.plan.inputs[index] for event in self._events[blob]]
-        function, place, *arrays = call
-        if function is not None:
-            inputs, outputs = (list(side) for side in arrays)  # the lists of a call change with the next run
-            compute = partial(function, kernels[place], inputs, outputs)
-            moves = hasattr(op.operation, "to")
-            ends = inputs, outputs, events
-            events = self._after(Work(op.name, op.location, op.stream, compute, *ends, moves, op.describe))
-        for blob in self.plan.outputs[index]:
-            self._events[blob] += events
-
-    def _submit_sum(self, index: int) -> None:
-        """Enqueue the additions of rule R4 at the blob's place."""
-        blob = self.plan.graph.blobs[index]
-        total, parts = _array(self._places[index]), self._later[index]
-        name = f"additions to {blob.name}"
-        compute = partial(_add_up, total, parts)
-        work = Work(name, blob.location, "main", compute, [total, *parts], [total], self._events[index])
-        self._events[index] = self._after(work)
-
-    def _after(self, work: Work) -> list[Event]:
-        """Submit work behind the events of other queues; its own keeps its order anyway. Returns its own event."""
-        others = tuple(event for event in work.after if event.queue != work.queue or work.queue == "host")
-        event = self._devices[work.location].submit(replace(work, after=others))
-        return [] if event is None else [event]
+            _add_up(total, parts)
 
     def synchronise(self) -> list[BaseException]:
         """Wait for everything that was enqueued; returns what failed."""
@@ -268,12 +250,12 @@ class Binding:
         """A copy of a blob's array. Raises GraphError when its memory was given to another blob's value (rule R5)."""
         if blob in self.plan.lost:
             raise overwritten(blob, self.plan.sharing is None)
-        return _array(self._places[blob.index]).copy()
+        return self._devices[blob.location].read(_array(self._places[blob.index]))
 
     def write(self, blob: Blob, array: Array) -> None:
         """Fill a blob that no operator writes. Raises ShapeError for another shape or dtype, GraphError else."""
         require_feed(blob, array)
-        _array(self._places[blob.index])[...] = array
+        self._devices[blob.location].write(_array(self._places[blob.index]), array)
 
 
 def overwritten(blob: Blob, in_place: bool) -> GraphError:

@@ -8,12 +8,32 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from purine_ref.executors.base import PATIENCE, Executor, Run
 from purine_ref.graph import Graph
 from purine_ref.schedule import ReadyQueue, Turn, order_ranks
+
+
+class _Arrivals:
+    """External operators that may start, in the order in which they were put, by any thread."""
+
+    def __init__(self) -> None:
+        self._ops: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._more = threading.Event()
+
+    def put(self, op: int) -> None:
+        """Add one."""
+        self._ops.put(op)
+        self._more.set()
+
+    def get(self, wait: Callable[[threading.Event, float], bool]) -> int | None:
+        """The next one. Where there is none, `wait` for it, in such a way, for a short time; then perhaps None."""
+        self._more.clear()  # first, or one that comes between these lines would be missed
+        if self._ops.empty():
+            wait(self._more, PATIENCE)
+        return None if self._ops.empty() else self._ops.get()
 
 
 class Serial(Executor):
@@ -27,7 +47,7 @@ class Serial(Executor):
         self._ranks = None if order is None else order_ranks(self.plan, order)
 
     def _start(self, run: Run) -> None:
-        arrived: queue.SimpleQueue[int] = queue.SimpleQueue()
+        arrived = _Arrivals()
         self._listen(run, arrived.put)
         if self._uninterrupted(self._ranks):
             self._run_through(run)
@@ -45,7 +65,7 @@ class Serial(Executor):
         finally:
             del self._computing[thread]
 
-    def _run_singly(self, run: Run, arrived: queue.SimpleQueue[int]) -> None:
+    def _run_singly(self, run: Run, arrived: _Arrivals) -> None:
         ready = ReadyQueue(self._ranks, Turn())
         ready.extend(run.schedule.ready())
         while not run.schedule.halted:
@@ -64,12 +84,12 @@ class Serial(Executor):
                 return
             ready.extend(run.schedule.release(op, complete))
 
-    def _receive(self, run: Run, ready: ReadyQueue, arrived: queue.SimpleQueue[int]) -> None:
+    def _receive(self, run: Run, ready: ReadyQueue, arrived: _Arrivals) -> None:
         """Wait for the next message, or until it is time to look for signals and whether the run must end."""
-        try:
-            ready.extend(run.schedule.arrive(arrived.get(timeout=PATIENCE)))
-        except queue.Empty:
-            pass
+        wait = threading.Event.wait if self.transport is None else self.transport.wait
+        op = arrived.get(wait)
+        if op is not None:
+            ready.extend(run.schedule.arrive(op))
 
     def _wait(self, run: Run) -> None:
         """Nothing to wait for: `_start` returns when all is done."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
+
+import numpy as np
 
 from purine_ref.errors import OperatorError
 from purine_ref.operation import Array, Axis, Call, Cost, Kernels, Operation, Wiring, traffic
@@ -15,16 +18,20 @@ from purine_ref.rounding import FUNCTION, WIDE, gamma, roundings, sum_variance, 
 from purine_ref.tensor import Tensor
 
 
-def check_labels(operation: Operation, xp: Any, label: Array, valid: Array, classes: int) -> None:
-    """Raise OperatorError, naming the first, where a `valid` label is not one of 0..classes-1."""
-    if not (label.view(xp.uint64) >= classes).any():  # a label below 0 is a large one without its sign
-        return
-    wrong = valid & ((label < 0) | (label >= classes))
-    if wrong.any():
-        first = tuple(int(i) for i in xp.argwhere(wrong)[0])
-        raise OperatorError(
-            f"{operation.name}: expected labels from 0 to {classes - 1}, got {int(label[first])} at index {list(first)}"
-        )
+def check_labels(operation: Operation, kernels: Kernels, label: Array, classes: int, ignore: int | None = None) -> None:
+    """Refuse a label that is neither one of 0..classes-1 nor `ignore`: an OperatorError names the first."""
+    suspect = label.view(kernels.xp.uint64) >= classes  # a label below 0 is a large one without its sign
+    kernels.refuse(suspect, label, partial(_complain, operation, classes, ignore))
+
+
+def _complain(operation: Operation, classes: int, ignore: int | None, label: Array) -> None:
+    """Raise OperatorError, naming the first, where a label is neither a class nor ignored."""
+    wrong = (label < 0) | (label >= classes)
+    if ignore is not None:
+        wrong &= label != ignore
+    for first in np.argwhere(wrong)[:1].tolist():
+        came = f"{int(label[tuple(first)])} at index {first}"
+        raise OperatorError(f"{operation.name}: expected labels from 0 to {classes - 1}, got {came}")
 
 
 @dataclass(frozen=True)
@@ -54,22 +61,39 @@ class _CrossEntropy(Loss):
         expected = Tensor(logits.shape[:1] + logits.shape[2:], "int64")
         self.require((label.shape, label.dtype) == (expected.shape, expected.dtype), f"label {expected}", label)
 
-    def _valid_rows(self, xp: Any, logits: Array, label: Array) -> tuple[Array, Array, Array]:
-        """(valid, rows, labels): which of all rows count, flat; those rows (M, K); and their labels (M,)."""
-        valid = xp.ones(label.shape, bool) if self.ignore is None else label != self.ignore
-        check_labels(self, xp, label, valid, logits.shape[1])
-        if self.ignore is None and logits.ndim == 2:
-            return valid, logits, label
-        rows = xp.moveaxis(logits, 1, -1)[valid]
-        return valid.reshape(-1), rows, label[valid]
+    def _valid_rows(self, kernels: Kernels, logits: Array, label: Array) -> tuple[Array | None, Array, Array]:
+        """(valid, rows, labels): which samples count, flat, None for all; the logits of each (M, K); the labels (M,).
 
-    def _all_rows(self, xp: Any, rows: Array, valid: Array, label: Array) -> Array:
+        A sample that does not count has logits and label 0: how many there are is not waited for.
+        """
+        xp = kernels.xp
+        check_labels(self, kernels, label, logits.shape[1], self.ignore)
+        rows, labels = self._rows(xp, logits), label.reshape(-1)
+        if self.ignore is None:
+            return None, rows, labels
+        valid = labels != self.ignore
+        return valid, self._counted(xp, rows, valid), xp.where(valid, labels, 0)
+
+    @staticmethod
+    def _rows(xp: Any, logits: Array) -> Array:
+        """(N, K, ...) as (M, K), a row for each sample."""
+        return logits if logits.ndim == 2 else xp.moveaxis(logits, 1, -1).reshape(-1, logits.shape[1])
+
+    @staticmethod
+    def _counted(xp: Any, rows: Array, valid: Array | None) -> Array:
+        """Rows (M, ...) with 0 for samples that do not count."""
+        return rows if valid is None else xp.where(valid[:, None], rows, 0)
+
+    def _divided_by(self, xp: Any, valid: Array | None, label: Array) -> Any:
+        """The divisor, an array where it is the number of samples that count."""
+        if valid is None or self.samples is not None or self.reduction != "mean":
+            return self._divisor(label.size)
+        return xp.maximum(valid.sum(), 1)
+
+    def _all_rows(self, xp: Any, rows: Array, valid: Array | None, label: Array) -> Array:
         """Rows (M, K) in the shape of the logits, with 0 for samples that do not count."""
-        if len(rows) == label.size and label.ndim == 1:
-            return rows
-        every = xp.zeros((label.size, rows.shape[1]), xp.float64)
-        every[valid] = rows
-        return xp.moveaxis(every.reshape(*label.shape, rows.shape[1]), -1, 1)
+        every = self._counted(xp, rows, valid)
+        return every if label.ndim == 1 else xp.moveaxis(every.reshape(*label.shape, rows.shape[1]), -1, 1)
 
 
 @dataclass(frozen=True)
@@ -91,10 +115,10 @@ class SoftmaxCrossEntropy(_CrossEntropy):
     def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """Raises OperatorError for a label outside the classes, and for a sample whose logits are all -inf."""
         xp = kernels.xp
-        _, rows, labels = self._valid_rows(xp, *inputs)
-        shifted, _, total = exponentials(self, xp, rows, 1)
+        valid, rows, labels = self._valid_rows(kernels, *inputs)
+        shifted, _, total = exponentials(self, kernels, rows, 1)
         losses = xp.log(total) - shifted[xp.arange(len(labels)), labels][:, None]
-        outputs[0][...] = losses.sum() / self._divisor(len(labels))
+        outputs[0][...] = self._counted(xp, losses, valid).sum() / self._divided_by(xp, valid, labels)
 
     def gradient(self, wiring: Wiring) -> None:
         """{ dloss, logits, label } >> SoftmaxCrossEntropyGradient >> { dlogits }"""
@@ -123,22 +147,24 @@ class SoftmaxCrossEntropy(_CrossEntropy):
     def spread(self, call: Call, index: int) -> tuple[Array, ...]:
         """(softmax - onehot) / divisor."""
         xp, (logits, label) = call.xp, call.inputs
-        valid, rows, labels = self._valid_rows(xp, logits, label)
-        _, powers, total = exponentials(self, xp, rows, 1)
+        valid, rows, labels = self._valid_rows(call.kernels, logits, label)
+        _, powers, total = exponentials(self, call.kernels, rows, 1)
         slope = powers / total
         slope[xp.arange(len(labels)), labels] = sum_of_others(xp, slope, 1)[xp.arange(len(labels)), labels]
-        variance = xp.moveaxis(call.variances[0], 1, -1)[valid.reshape(label.shape)]
-        return ((slope * slope * variance).sum() / self._divisor(len(labels)) ** 2,)
+        squares = self._counted(xp, slope * slope * self._rows(xp, call.variances[0]), valid)
+        return (squares.sum() / self._divided_by(xp, valid, labels) ** 2,)
 
     def _samples(self, call: Call) -> tuple[Array, Array]:
         """What each sample adds to the loss, and what that can be off by in float64: see `softmax.LogSoftmax`."""
         xp = call.xp
-        _, rows, labels = self._valid_rows(xp, *call.inputs)
-        shifted, powers, total = exponentials(self, xp, rows, 1)
+        valid, rows, labels = self._valid_rows(call.kernels, *call.inputs)
+        shifted, powers, total = exponentials(self, call.kernels, rows, 1)
         own = xp.take_along_axis(shifted, labels[:, None], axis=1)
         losses, counts = xp.log(total) - own, roundings_inside(xp, shifted, powers, total, 1)
         errors = FUNCTION * xp.abs(xp.log(total)) + counts + xp.abs(own) + xp.abs(losses)
-        return losses / self._divisor(len(labels)), WIDE * errors / self._divisor(len(labels))
+        losses, errors = self._counted(xp, losses, valid), self._counted(xp, errors, valid)
+        divisor = self._divided_by(xp, valid, labels)
+        return losses / divisor, WIDE * errors / divisor
 
 
 @dataclass(frozen=True)
@@ -161,11 +187,11 @@ class SoftmaxCrossEntropyGradient(_CrossEntropy):
         """Raises OperatorError as SoftmaxCrossEntropy does."""
         xp = kernels.xp
         dloss, logits, label = inputs
-        valid, rows, labels = self._valid_rows(xp, logits, label)
-        _, powers, total = exponentials(self, xp, rows, 1)
+        valid, rows, labels = self._valid_rows(kernels, logits, label)
+        _, powers, total = exponentials(self, kernels, rows, 1)
         slope = powers / total
         slope[xp.arange(len(labels)), labels] -= 1
-        slope *= dloss.astype(xp.float64) / self._divisor(len(labels))
+        slope *= dloss.astype(xp.float64) / self._divided_by(xp, valid, labels)
         outputs[0][...] = self._all_rows(xp, slope, valid, label)
 
     def cost(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Cost:
@@ -177,7 +203,7 @@ class SoftmaxCrossEntropyGradient(_CrossEntropy):
         xp, (dloss, _, label) = call.xp, call.inputs
         valid, labels, shifted, powers, total = self._softmax(call)
         inside = FUNCTION + xp.where(powers > 0, xp.abs(shifted), 0) + roundings_inside(xp, shifted, powers, total, 1)
-        error = WIDE * (inside + 1) * powers / total * xp.abs(dloss) / self._divisor(len(labels))
+        error = WIDE * (inside + 1) * powers / total * xp.abs(dloss) / self._divided_by(xp, valid, labels)
         dlogits = call.outputs[0]
         return (
             self._all_rows(xp, error, valid, label) + 3 * WIDE * xp.abs(dlogits) + roundings(xp, 1, dlogits, call.unit),
@@ -192,11 +218,10 @@ class SoftmaxCrossEntropyGradient(_CrossEntropy):
             y[xp.arange(len(labels)), labels] -= 1
             rows = y * y * call.variances[0]
         else:
-            variance = xp.moveaxis(call.variances[1], 1, -1)[valid.reshape(label.shape)]
-            rows = dloss * dloss * variance_through(xp, y, variance, 1)
-        return (self._all_rows(xp, rows / self._divisor(len(labels)) ** 2, valid, label),)
+            rows = dloss * dloss * variance_through(xp, y, self._rows(xp, call.variances[1]), 1)
+        return (self._all_rows(xp, rows / self._divided_by(xp, valid, labels) ** 2, valid, label),)
 
     def _softmax(self, call: Call) -> tuple[Array, ...]:
         """(valid, labels, shifted, powers, total) of the samples that count."""
-        valid, rows, labels = self._valid_rows(call.xp, *call.inputs[1:])
-        return valid, labels, *exponentials(self, call.xp, rows, 1)
+        valid, rows, labels = self._valid_rows(call.kernels, *call.inputs[1:])
+        return valid, labels, *exponentials(self, call.kernels, rows, 1)

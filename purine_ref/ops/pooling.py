@@ -60,7 +60,8 @@ class MaxPool2d(PlaneOperation):
         """MaxPool2dGradient at the winners of this very forward."""
         if wiring.wants[0]:
             shape = wiring.inputs[0].tensor.shape
-            wiring.add(MaxPool2dGradient(shape), [wiring.gradient(0), wiring.outputs[1]], [0])
+            window = (self.kernel, self.stride, self.pads, self.rounding)
+            wiring.add(MaxPool2dGradient(shape, *window), [wiring.gradient(0), wiring.outputs[1]], [0])
 
     def cost(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Cost:
         """A comparison (1 FLOP) per element of each window."""
@@ -114,16 +115,24 @@ class MaxPool2dGradient(PlaneOperation, LinearOperation):
 
     Shapes: dy and index (N, C, oh, ow), index int64, dx = `shape` = (N, C, H, W).
     Formula: each dy is added to the element of dx that won its window; windows that overlap add up.
+    Where `kernel` is given, with its `stride`, `pads` and `rounding`, the index is one that `MaxPool2d` of these
+    attributes made of `shape`: then a device may look only at the windows over an element. Else it may be any.
 
-    Raises ShapeError unless dy and index agree with each other and with `shape`.
+    Raises ShapeError unless dy and index agree with each other, with `shape`, and with the windows.
     """
 
     shape: tuple[int, ...]
+    kernel: int | Pair | None = None
+    stride: int | Pair | None = None
+    pads: int | Pair | Pads = 0
+    rounding: str = "ceil"
 
-    loops = frozenset({"max_pool_scatter"})
+    loops = frozenset({"max_pool_gather"})
 
     def __post_init__(self) -> None:
-        assign(self, shape=as_shape(self.shape))
+        assign(self, shape=as_shape(self.shape), pads=pad_pairs(self.pads, f"{self.name} pads"))
+        if self.kernel is not None:
+            _settle(self)
 
     @property
     def exact(self) -> bool:
@@ -140,6 +149,9 @@ class MaxPool2dGradient(PlaneOperation, LinearOperation):
         planes = self.shape[:2]
         self.require(len(dy.shape) == 4 and dy.shape[:2] == planes, f"dy of shape {planes} + (oh, ow)", dy.shape)
         self.require(index.shape == dy.shape, f"index of dy's shape {dy.shape}", index.shape)
+        if self.kernel is not None:
+            expected = _output_shape(self, self.shape)
+            self.require(dy.shape == expected, f"dy of shape {expected}", dy.shape)
         return (Tensor(self.shape, dy.dtype),)
 
     def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
@@ -148,7 +160,8 @@ class MaxPool2dGradient(PlaneOperation, LinearOperation):
 
         def scatter(part: slice) -> None:
             """One piece."""
-            kernels.max_pool_scatter(dy[part], index[part], dx[part].shape, out=dx[part])
+            window = (self.kernel, self.stride, self.pads)
+            kernels.max_pool_gather(dy[part], index[part], dx[part].shape, *window, out=dx[part])
 
         in_pieces(kernels, dx, scatter)
 
@@ -305,7 +318,7 @@ class AveragePool2dGradient(PlaneOperation, LinearOperation):
         return (_averaged_quantum(self, exponents[0], self.shape),)
 
 
-_Windowed = MaxPool2d | AveragePool2d | AveragePool2dGradient
+_Windowed = MaxPool2d | MaxPool2dGradient | AveragePool2d | AveragePool2dGradient
 
 
 def _settle(operation: _Windowed, **attributes: object) -> None:

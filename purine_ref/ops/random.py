@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from operator import add
 
+import numpy as np
+
 from purine_ref.operation import Array, Axis, Call, Cost, Kernels, Operation, RandomOperation, elementwise_axes, traffic
 from purine_ref.ops.attributes import assign, integer, number
 from purine_ref.ops.axes import shape_of_part
@@ -132,8 +134,8 @@ class Uniform(_Draw):
         xp, y = kernels.xp, outputs[0]
         unit = self._unit(self._words(kernels), self.dtype)[..., 0]
         y[...] = self.low + (self.high - self.low) * unit
-        ends = xp.asarray([self.high, self.low], self.dtype)
-        xp.minimum(y, xp.nextafter(ends[0], ends[1]), out=y)
+        most = np.nextafter(np.asarray(self.high, self.dtype), np.asarray(self.low, self.dtype))
+        xp.minimum(y, float(most), out=y)
 
 
 @dataclass(frozen=True)

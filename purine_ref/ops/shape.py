@@ -326,8 +326,8 @@ class Copy(Movement):
         return (inputs[0] if self.to is None else inputs[0].at(self.to),)
 
     def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        """Write x."""
-        outputs[0][...] = inputs[0]
+        """Write x, maybe from one device's memory to another's."""
+        kernels.copy(inputs[0], outputs[0])
 
     def gradient(self, wiring: Wiring) -> None:
         """{ dy } >> Copy >> { dx }, back to the place of x."""

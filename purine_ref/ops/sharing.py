@@ -27,7 +27,7 @@ def in_pieces(kernels: Kernels, like: Array, work: Callable[[slice], object]) ->
 
     For work of which no bit depends on how it is cut. Small work is done in one piece, here.
     """
-    pieces = _count(like)
+    pieces = 1 if kernels.whole else _count(like)
     if pieces < 2:
         work(_WHOLE if like.ndim else _NUMBER)
         return

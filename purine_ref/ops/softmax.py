@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
+
+import numpy as np
 
 from purine_ref.errors import OperatorError
 from purine_ref.operation import Array, Axis, Call, Cost, Kernels, Operation, Wiring, traffic
@@ -17,30 +20,30 @@ from purine_ref.rounding import FUNCTION, WIDE, roundings
 from purine_ref.tensor import Tensor
 
 
-def exponentials(operation: Operation, xp: Any, x: Array, axis: int) -> tuple[Array, Array, Array]:
+def exponentials(operation: Operation, kernels: Kernels, x: Array, axis: int) -> tuple[Array, Array, Array]:
     """(shifted, powers, total): x minus its largest along `axis`, exp of that, and the sum of that along `axis`.
 
     All are float64; `total` keeps the axis, with length 1. Raises OperatorError where a whole row is -inf.
     """
+    xp = kernels.xp
     x = xp.ascontiguousarray(x)
     largest = x.max(axis=axis, keepdims=True)
-    if not xp.isfinite(largest).all():
-        largest = _beyond(operation, xp, largest, axis)
+    if kernels.refuse(xp.isinf(largest), largest, partial(_nowhere, operation, axis)):
+        # inf - inf is NaN, but on a CPU with a warning; to subtract NaN says the same without one.
+        largest = xp.where(largest == xp.inf, xp.nan, largest)
     shifted = xp.subtract(x, largest, dtype=xp.float64)
     powers = xp.exp(shifted)
     return shifted, powers, sum_along(xp, powers, axis)
 
 
-def _beyond(operation: Operation, xp: Any, largest: Array, axis: int) -> Array:
-    """The rows' largest elements, of which some are not finite, as they are to be subtracted."""
-    nowhere = largest == -xp.inf
-    if nowhere.any():
+def _nowhere(operation: Operation, axis: int, largest: Array) -> None:
+    """Raise OperatorError where the largest element of a row is -inf."""
+    count = int((largest == -np.inf).sum())
+    if count:
         raise OperatorError(
             f"{operation.name}: expected one element or more above -inf along axis {axis}, got none in "
-            f"{int(nowhere.sum())} of {nowhere.size} rows"
+            f"{count} of {largest.size} rows"
         )
-    # inf - inf is NaN, but with a warning; to subtract NaN says the same without one.
-    return xp.where(largest == xp.inf, xp.nan, largest)
 
 
 def sum_along(xp: Any, x: Array, axis: int) -> Array:
@@ -122,7 +125,7 @@ class Softmax(_AlongAxis):
 
     def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """Raises OperatorError where all elements along the axis are -inf."""
-        _, powers, total = exponentials(self, kernels.xp, inputs[0], self.axis)
+        _, powers, total = exponentials(self, kernels, inputs[0], self.axis)
         outputs[0][...] = powers / total
 
     def gradient(self, wiring: Wiring) -> None:
@@ -133,7 +136,7 @@ class Softmax(_AlongAxis):
     def bound(self, call: Call) -> tuple[Array, ...]:
         """An exponential, a sum and a quotient in float64, and the result's rounding."""
         xp, y = call.xp, call.outputs[0]
-        shifted, powers, total = exponentials(self, xp, call.inputs[0], self.axis)
+        shifted, powers, total = exponentials(self, call.kernels, call.inputs[0], self.axis)
         inside = roundings_inside(xp, shifted, powers, total, self.axis)
         inside = inside + FUNCTION + 1 + xp.where(powers > 0, xp.abs(shifted), 0)
         return (inside * WIDE * y + roundings(xp, 1, y, call.unit),)
@@ -182,7 +185,7 @@ class LogSoftmax(_AlongAxis):
 
     def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """Raises OperatorError where all elements along the axis are -inf."""
-        shifted, _, total = exponentials(self, kernels.xp, inputs[0], self.axis)
+        shifted, _, total = exponentials(self, kernels, inputs[0], self.axis)
         outputs[0][...] = shifted - kernels.xp.log(total)
 
     def bound(self, call: Call) -> tuple[Array, ...]:
@@ -191,7 +194,7 @@ class LogSoftmax(_AlongAxis):
         What the sum is off by relatively, its logarithm is off by absolutely.
         """
         xp, y = call.xp, call.outputs[0]
-        shifted, powers, total = exponentials(self, xp, call.inputs[0], self.axis)
+        shifted, powers, total = exponentials(self, call.kernels, call.inputs[0], self.axis)
         inside = roundings_inside(xp, shifted, powers, total, self.axis) + FUNCTION * xp.abs(xp.log(total))
         return ((inside + xp.abs(shifted) + xp.abs(y)) * WIDE + roundings(xp, 1, y, call.unit),)
 

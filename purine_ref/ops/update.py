@@ -256,7 +256,8 @@ def _update(
     """Call one of the loops, which all take the same arrays and numbers."""
     (weight, gradient, state, rate), (new_weight, new_state) = inputs, outputs
     # The rate times its multiplier is rounded to the dtype.
-    numbers = (float(rate if op.multiplier == 1 else rate * op.multiplier), factor, op.decay)
+    scaled = rate if op.multiplier == 1 else kernels.xp.multiply(rate, op.multiplier, dtype=rate.dtype)
+    numbers = (kernels.number(scaled), factor, op.decay)
 
     def update(part: slice) -> None:
         """One piece."""

@@ -16,8 +16,7 @@ from typing import Self
 import numpy as np
 
 from purine_ref import optim
-from purine_ref.conformance import Session
-from purine_ref.conformance.schemes import Driven
+from purine_ref.conformance import Driven, Session
 from purine_ref.data import BatchOrder, Dataset, load_digits
 from purine_ref.errors import GraphError, Refused
 from purine_ref.fusing import fuse

@@ -86,6 +86,10 @@ class InProcess:
         for call in calls:
             call()
 
+    def wait(self, arrived: threading.Event, seconds: float) -> bool:
+        """Sleep until a callback has set `arrived`; see `Transport`."""
+        return arrived.wait(seconds)
+
     def take(self, peer: int, tag: int, iteration: int, into: Array) -> None:
         """Write a message that has arrived into an array; see `Transport`."""
         with self._hub.lock:

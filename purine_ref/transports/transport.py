@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Protocol
 
@@ -12,10 +13,10 @@ from purine_ref.operation import Array
 class Transport(Protocol):
     """One rank's end.
 
-    `send`, `expect`, `take`, `watch` and `abort` may be called from any thread, by several at once; `close` by one,
-    when no other call is under way. Callbacks come on any thread, inside a call of this or of another rank, and with
-    no lock held: they must be short, must not raise, and must not close. After `close` everything but `close` and
-    `abort` raises RuntimeError. A transport belongs to the process that made it.
+    `send`, `expect`, `wait`, `take`, `watch` and `abort` may be called from any thread, by several at once; `close`
+    by one, when no other call is under way. Callbacks come on any thread, inside a call of this or of another rank,
+    and with no lock held: they must be short, must not raise, and must not close. After `close` everything but
+    `close`, `abort` and `wait` raises RuntimeError. A transport belongs to the process that made it.
 
     A peer is *lost* when it aborts, or dies; then nothing more can be had from any peer, since the ranks compute one
     graph together. All messages under way are dropped, and `send` and `take` raise PeerLost, the same for all callers
@@ -53,6 +54,13 @@ class Transport(Protocol):
 
         Raises Refused for a route that this rank does not have, for one whose last expected message was not taken,
         and for an iteration that is not above those expected along it, or not the one that has come early.
+        """
+
+    def wait(self, arrived: threading.Event, seconds: float) -> bool:
+        """Sleep until `arrived` is set, as a callback does it, or for so long; returns whether it is set.
+
+        Better than `arrived.wait(seconds)`: the thread may do the transport's work meanwhile, callbacks included, so it
+        must hold no lock that they take. What sets `arrived` must be a callback: else it may be noticed late.
         """
 
     def take(self, peer: int, tag: int, iteration: int, into: Array) -> None:

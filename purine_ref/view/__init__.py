@@ -7,11 +7,16 @@ from __future__ import annotations
 
 from purine_ref.view.describe import blob_to_json, location_to_json, operation_to_json, to_json
 from purine_ref.view.dot import dot
+from purine_ref.view.streams import Clock, GpuClock, StreamRecorder
 from purine_ref.view.svg import svg
 from purine_ref.view.text import text
+from purine_ref.view.timeline import timeline
 from purine_ref.view.trace import TraceRecorder, chrome_trace
 
 __all__ = [
+    "Clock",
+    "GpuClock",
+    "StreamRecorder",
     "TraceRecorder",
     "blob_to_json",
     "chrome_trace",
@@ -20,5 +25,6 @@ __all__ = [
     "operation_to_json",
     "svg",
     "text",
+    "timeline",
     "to_json",
 ]

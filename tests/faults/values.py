@@ -42,7 +42,7 @@ def in_the_input(right: Any, self: ReLU, kernels: Any, inputs: Any, outputs: Any
         inputs[0][...] = outputs[0]
 
 
-def unshifted(right: Any, operation: Any, xp: Any, x: Array, axis: int) -> tuple[Array, Array, Array]:
+def unshifted(right: Any, operation: Any, kernels: Any, x: Array, axis: int) -> tuple[Array, Array, Array]:
     with np.errstate(all="ignore"):
         powers = np.exp(x.astype(np.float64))
     return x.astype(np.float64), powers, powers.sum(axis=axis, keepdims=True)
@@ -95,8 +95,10 @@ ACTIVATIONS = [
 # Losses and metrics
 
 
-def next_label(right: Any, self: SoftmaxCrossEntropy, xp: Any, logits: Array, label: Array) -> tuple[Any, Array, Array]:
-    valid, rows, labels = right(self, xp, logits, label)
+def next_label(
+    right: Any, self: SoftmaxCrossEntropy, kernels: Any, logits: Array, label: Array
+) -> tuple[Any, Array, Array]:
+    valid, rows, labels = right(self, kernels, logits, label)
     return valid, rows, (labels + 1) % logits.shape[1]
 
 

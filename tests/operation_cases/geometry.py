@@ -195,6 +195,11 @@ def max_pool_case(note: str, kernel: Any, stride: Any, pads: Any, rounding: str)
     )
 
 
+def scattered(dy: Any, index: Any) -> Any:
+    """Each gradient where its window's winner is, in PyTorch."""
+    return dy.new_zeros(3, 4, 42).scatter_add(2, index.flatten(2), dy.flatten(2)).reshape(X)
+
+
 MAX_POOLS = [
     max_pool_case("apart", (2, 3), (2, 3), NONE, "floor"),
     max_pool_case("overlapping", (3, 2), (2, 1), ((1, 1), (1, 1)), "ceil"),
@@ -203,8 +208,16 @@ MAX_POOLS = [
         MaxPool2dGradient(X),
         (Input((3, 4, 5, 8)), chosen((3, 4, 5, 8), whole(42))),
         lambda dy, index: oracle.max_pool_gradient(dy, index, PLANE),
-        autograd(lambda dy, index: dy.new_zeros(3, 4, 42).scatter_add(2, index.flatten(2), dy.flatten(2)).reshape(X)),
+        autograd(scattered),
         empty=MaxPool2dGradient((0, *SAMPLE)),
+    ),
+    Case(
+        MaxPool2dGradient(X, PLANE),
+        (Input((3, 4, 1, 1)), chosen((3, 4, 1, 1), whole(42))),
+        lambda dy, index: oracle.max_pool_gradient(dy, index, PLANE),
+        autograd(scattered),
+        note="one window",
+        empty=MaxPool2dGradient((0, *SAMPLE), PLANE),
     ),
 ]
 

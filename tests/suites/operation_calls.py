@@ -113,7 +113,8 @@ class OwnLoops:
         self._loops = loops
         self._kernels = vocabulary()
         self.asked: set[str] = set()
-        self.xp, self.key, self.share = self._kernels.xp, self._kernels.key, self._kernels.share
+        for name in ("xp", "key", "share", "whole", "number", "refuse", "copy"):  # all devices have these
+            setattr(self, name, getattr(self._kernels, name))
 
     def __getattr__(self, name: str) -> Any:
         assert name in self._loops, f"kernels.{name} is used and not in `loops`"

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,17 +34,18 @@ MOMENT = 0.05
 class Call:
     """A callback that counts its calls, keeps what it was given, and can be waited for."""
 
-    def __init__(self) -> None:
+    def __init__(self, transport: Transport | None = None) -> None:
         self.given: list[tuple[Any, ...]] = []
         self._called = threading.Event()
+        self._wait = self._called.wait if transport is None else partial(transport.wait, self._called)
 
     def __call__(self, *given: Any) -> None:
         self.given.append(given)
         self._called.set()
 
     def wait(self) -> None:
-        """Wait for the first call."""
-        assert self._called.wait(WATCH), "the callback was never called"
+        """Wait for the first call, by the transport's own way if there is one."""
+        assert self._wait(WATCH), "the callback was never called"
 
 
 def vector(number: float) -> Array:
@@ -53,7 +55,7 @@ def vector(number: float) -> Array:
 
 def expect(transport: Transport, peer: int, tag: int, iteration: int = 0) -> Call:
     """Expect a message; returns the callback."""
-    call = Call()
+    call = Call(transport)
     transport.expect(peer, tag, iteration, call)
     return call
 
@@ -85,6 +87,12 @@ def beside(action: Callable[..., Any], *arguments: Any) -> Iterator[Future[Any]]
     threading.Thread(target=work, daemon=True).start()  # one that hangs keeps nobody
     yield future
     future.exception(WATCH)
+
+
+def beside_result(action: Callable[..., Any], *arguments: Any) -> Any:
+    """What `action` gives on a thread of its own."""
+    with beside(action, *arguments) as future:
+        return future.result(WATCH)
 
 
 def all_to_all(world: int, tags: Sequence[int] = (0,), tensor: Tensor = VECTOR) -> list[dict[Route, Tensor]]:
@@ -620,6 +628,49 @@ class TransportContract:
                 future.result(WATCH)
         for transport in transports:
             transport.close()
+
+    def test_threads_that_wait_answer_each_other(self, connect: Connect) -> None:
+        """Three threads at each of two ranks, each with a peer of its own: there and back, a hundred times."""
+        tags = range(3)
+        transports = connect(all_to_all(2, tags))
+
+        def work(transport: Transport, tag: int) -> None:
+            peer = 1 - transport.rank
+            for iteration in range(100):
+                call = expect(transport, peer, tag, iteration)
+                if transport.rank == 0:
+                    transport.send(peer, tag, iteration, vector(iteration))
+                call.wait()
+                held = take(transport, peer, tag, iteration)
+                if transport.rank == 1:
+                    transport.send(peer, tag, iteration, held)
+                np.testing.assert_array_equal(held, vector(iteration))
+
+        with ExitStack() as stack:
+            futures = [stack.enter_context(beside(work, one, tag)) for one in transports for tag in tags]
+            for future in futures:
+                future.result(WATCH)
+        for transport in transports:
+            transport.close()
+
+    @pytest.mark.parametrize("who", [0, 1])
+    def test_a_loss_ends_those_who_wait(self, pair: Sequence[Transport], who: int) -> None:
+        calls = [expect(pair[0], 1, tag) for tag in (2, 5)]
+        with beside(calls[0].wait) as one, beside(calls[1].wait) as other:
+            with pytest.raises(TimeoutError):
+                one.result(MOMENT)
+            pair[who].abort("no power")
+            one.result(WATCH)
+            other.result(WATCH)
+
+    def test_waiting_ends_in_time(self, pair: Sequence[Transport]) -> None:
+        for wait in (pair[0].wait, lambda *given: beside_result(pair[0].wait, *given)):
+            assert not wait(threading.Event(), MOMENT)
+        call = expect(pair[0], 1, 2)
+        pair[1].send(0, 2, 0, vector(1))
+        call.wait()  # on the main thread, and then what has come already
+        with beside(call.wait) as waiting:
+            waiting.result(WATCH)
 
     def test_an_early_message_leaves_its_room_when_it_is_expected(self, connect: Connect) -> None:
         sender, receiver = connect([{}, {(0, 2): VECTOR}], early=1)

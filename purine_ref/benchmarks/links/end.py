@@ -1,6 +1,7 @@
 """The program of one end: `python -m purine_ref.benchmarks.links.end ENDS` is asked (end 0), or does what end 0 says.
 
 Both tell each other integers: end 0 before each measurement what comes, of which size, how often; end 1 how it is.
+They work on a thread beside the main one, as the workers of an executor do.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
@@ -147,6 +149,11 @@ def answer(facts: dict[str, Any]) -> None:
         serve(answers, facts)
 
 
+def obey_joined(facts: dict[str, Any]) -> None:
+    """Be end 1."""
+    obey(joined(facts))
+
+
 def joined(facts: dict[str, Any]) -> Link:
     """The end of these facts, when it has met the other."""
     ends = Ends(**{**facts, "counts": {CONTROL: 1, **{int(size): count for size, count in facts["counts"].items()}}})
@@ -160,10 +167,9 @@ def main() -> None:
         from mpi4py import MPI  # a peer, which need not be there
 
         facts["end"] = MPI.COMM_WORLD.rank
-    if facts["end"]:
-        obey(joined(facts))
-    else:
-        answer(facts)
+    work = obey_joined if facts["end"] else answer
+    with ThreadPoolExecutor(1) as worker:
+        worker.submit(work, facts).result()
 
 
 if __name__ == "__main__":

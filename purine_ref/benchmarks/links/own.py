@@ -49,7 +49,7 @@ class Own:
     def receive(self, into: Array, place: int) -> None:
         """Take it when it has arrived. Raises TimeoutError for one that does not come."""
         tag = self._first[into.size] + place
-        if not self._arrived[tag].wait(PATIENCE):
+        if not self._transport.wait(self._arrived[tag], PATIENCE):
             raise TimeoutError(f"no message of {into.size} bytes within {PATIENCE:.0f} s")
         self._transport.take(self._peer, tag, self._expected[tag] - 1, self._into[tag])
 

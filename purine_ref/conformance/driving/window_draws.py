@@ -63,8 +63,10 @@ def max_pool_gradient(scene: Scene) -> Drawn | None:
     if not pools:
         return None
     index = scene.rng.choice(pools)
-    shape = index.producers[0][0].inputs[0].shape
-    return Drawn(ops.MaxPool2dGradient(shape), (scene.like(index.shape), index))
+    made_by = index.producers[0][0]
+    pool: Any = made_by.operation
+    window = (pool.kernel, pool.stride, pool.pads, pool.rounding)
+    return Drawn(ops.MaxPool2dGradient(made_by.inputs[0].shape, *window), (scene.like(index.shape), index))
 
 
 def average_pool_gradient(scene: Scene) -> Drawn | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from purine_ref.devices.kernels.rows import channels_last, is_dense
 from purine_ref.operation import Array, Pair
 
 AXES = np.dtype([(axis, "i8") for axis in "nchw"])
@@ -62,3 +63,10 @@ def by_pixels(array: Array) -> int:
     """1 where the channels of (N, C, H, W) lie closer together than its columns, else 0: the order to write it in."""
     _, c, _, w = array.strides
     return int(abs(c) < abs(w))
+
+
+def laid_as(like: Array, flat: Array) -> Array:
+    """The flat array in the shape of `like`: channels-last where it lies so with nothing between, else in C order."""
+    if like.ndim == 4 and not like.flags.c_contiguous and is_dense(like):
+        return channels_last(flat, like.shape)
+    return flat.reshape(like.shape)

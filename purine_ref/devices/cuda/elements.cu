@@ -15,22 +15,25 @@ extern "C" __global__ void relu_gradient(
     }
 }
 
-// The numbers of an update; `carry` is the momentum, or AdaGrad's epsilon. The state is the history, or the squares.
+// The numbers of an update, but the rate, which lies in the GPU's memory, since it is an array that the host need not
+// wait for; `carry` is the momentum, or AdaGrad's epsilon. The state is the history, or the squares.
 struct Numbers {
-    real rate, carry, decay;
+    real carry, decay;
 };
 
 // Caffe's rule: the rate is inside the history.
 extern "C" __global__ void momentum_update(
     const real* weight, Axes w, const real* gradient, Axes g, const real* state, Axes s,
-    real* new_weight, Axes nw, real* new_state, Axes ns, Axes shape, Numbers numbers, long long pixels
+    real* new_weight, Axes nw, real* new_state, Axes ns, Axes shape, const real* rate,
+    Numbers numbers, long long pixels
 ) {
     long long count = elements(shape);
+    const real lr = *rate;
     for (long long item = first_item(); item < count; item += item_step()) {
         Axes at = place(item, shape, pixels);
         real old = weight[offset(at, w)];
         real slope = gradient[offset(at, g)] + old * numbers.decay;
-        real moved = state[offset(at, s)] * numbers.carry + slope * numbers.rate;
+        real moved = state[offset(at, s)] * numbers.carry + slope * lr;
         new_weight[offset(at, nw)] = old - moved;
         new_state[offset(at, ns)] = moved;
     }
@@ -39,15 +42,17 @@ extern "C" __global__ void momentum_update(
 // torch's rule: the rate is outside the history.
 extern "C" __global__ void torch_update(
     const real* weight, Axes w, const real* gradient, Axes g, const real* state, Axes s,
-    real* new_weight, Axes nw, real* new_state, Axes ns, Axes shape, Numbers numbers, long long pixels
+    real* new_weight, Axes nw, real* new_state, Axes ns, Axes shape, const real* rate,
+    Numbers numbers, long long pixels
 ) {
     long long count = elements(shape);
+    const real lr = *rate;
     for (long long item = first_item(); item < count; item += item_step()) {
         Axes at = place(item, shape, pixels);
         real old = weight[offset(at, w)];
         real slope = gradient[offset(at, g)] + old * numbers.decay;
         real moved = state[offset(at, s)] * numbers.carry + slope;
-        new_weight[offset(at, nw)] = old - moved * numbers.rate;
+        new_weight[offset(at, nw)] = old - moved * lr;
         new_state[offset(at, ns)] = moved;
     }
 }
@@ -55,15 +60,17 @@ extern "C" __global__ void torch_update(
 // AdaGrad.
 extern "C" __global__ void adagrad_update(
     const real* weight, Axes w, const real* gradient, Axes g, const real* state, Axes s,
-    real* new_weight, Axes nw, real* new_state, Axes ns, Axes shape, Numbers numbers, long long pixels
+    real* new_weight, Axes nw, real* new_state, Axes ns, Axes shape, const real* rate,
+    Numbers numbers, long long pixels
 ) {
     long long count = elements(shape);
+    const real lr = *rate;
     for (long long item = first_item(); item < count; item += item_step()) {
         Axes at = place(item, shape, pixels);
         real old = weight[offset(at, w)];
         real slope = gradient[offset(at, g)] + old * numbers.decay;
         real grown = state[offset(at, s)] + slope * slope;
-        new_weight[offset(at, nw)] = old - slope * numbers.rate / (sqrt(grown) + numbers.carry);
+        new_weight[offset(at, nw)] = old - slope * lr / (sqrt(grown) + numbers.carry);
         new_state[offset(at, ns)] = grown;
     }
 }

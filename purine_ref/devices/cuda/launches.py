@@ -50,7 +50,7 @@ class Launcher:
         Its arguments are each array with its strides, the shape, `more`, and the order in which to count. `flat` says
         that axes do not matter, so that arrays in C order may be counted as one row.
         """
-        rooms = [self._room(out) for out in outputs]
+        rooms = [self._room(out, f"room {place}") for place, out in enumerate(outputs)]
         arrays = [*inputs, *rooms]
         alike = flat and all(array.flags.c_contiguous for array in arrays)
         images = [line(array) if alike else image(array) for array in arrays]
@@ -60,6 +60,10 @@ class Launcher:
         for out, room in zip(outputs, rooms, strict=True):
             self._settle(out, room)
 
+    def _temporary(self, slot: str, shape: tuple[int, ...], dtype: Any) -> Array:
+        """An array of any content, for use within one call; `slot` tells those of a call apart."""
+        return self._xp.empty(shape, dtype)
+
     def _target(self, out: Array | None, shape: Sequence[int], dtype: Any, name: str = "out") -> Array:
         """`out`, or a new array in C order. Raises ValueError."""
         if out is None:
@@ -67,9 +71,9 @@ class Launcher:
         require_out(out, name, tuple(shape), dtype)
         return out
 
-    def _room(self, out: Array) -> Array:
+    def _room(self, out: Array, slot: str = "room") -> Array:
         """Where a kernel is to write `out`: there, or in C order where it has more axes than a kernel knows."""
-        return out if out.ndim <= 4 or out.flags.c_contiguous else self._xp.empty(out.shape, out.dtype)
+        return out if out.ndim <= 4 or out.flags.c_contiguous else self._temporary(slot, out.shape, out.dtype)
 
     @staticmethod
     def _settle(out: Array, room: Array) -> Array:

@@ -5,6 +5,8 @@ The plain twins in `_fast/channels.py`, `normalization.py`, `elements.py` and `d
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from purine_ref._fast.geometry import (
@@ -17,7 +19,7 @@ from purine_ref._fast.geometry import (
     require_channels,
     require_out,
 )
-from purine_ref.devices.cuda.arguments import KEY, axes, image, reals, strides
+from purine_ref.devices.cuda.arguments import KEY, axes, image, laid_as, reals, strides
 from purine_ref.devices.cuda.launches import Launcher
 from purine_ref.operation import Array
 
@@ -45,11 +47,15 @@ class NormalizationLoops(Launcher):
         """The gradient of `lrn`, dy, x and out (N, C, ...), in two passes. Raises ValueError."""
         require_channels(x, n)
         require_alike({"x": x, "dy": dy}, {"out": out})
-        reach, terms = _reach(x, n), [self._xp.empty_like(x), self._xp.empty_like(x)]
+        reach, terms = _reach(x, n), [self._like("own", x), self._like("sums", x)]
         kernel = "lrn_terms" if beta == 0.75 else "lrn_power_terms"
         self._over("normalization", kernel, [dy, x], terms, reach, reals(x.dtype, alpha / n, k, beta))
         factor = reals(x.dtype, 2 * alpha / n * beta)
         self._over("normalization", "lrn_gradient", [x, *terms], [out], reach, factor)
+
+    def _like(self, slot: str, x: Array) -> Array:
+        """An array of any content that lies as x does."""
+        return laid_as(x, self._temporary(slot, (x.size,), x.dtype))
 
 
 def _reach(x: Array, n: int) -> int:
@@ -98,13 +104,13 @@ class ChannelLoops(Launcher):
     def _terms(self, whole: Array) -> Array:
         """Room for the terms of the channels' sums of (N, C, H, W), one for each four elements of an image."""
         n, c, h, w = whole.shape
-        return self._xp.empty((n * -(-h * w // 4), c), np.float64)
+        return self._temporary("terms", (n * -(-h * w // 4), c), np.float64)
 
     @quiet
     def _sum(self, terms: Array, dtype: np.dtype, dbias: Array) -> None:
         """dbias (C,), rounded to its dtype: the sums of terms (rows, C), in the order of the rows."""
         rows, channels = terms.shape
-        sums = self._xp.empty(channels, np.float64)
+        sums = self._temporary("sums", (channels,), np.float64)
         self._run("channels", "channel_sums", dtype, channels, terms, sums, rows, channels)
         dbias[...] = sums
 
@@ -136,7 +142,7 @@ class ElementLoops(Launcher):
         """SGD with momentum, the rate inside the history (Caffe). Raises ValueError."""
         arrays = {"weight": weight, "gradient": gradient, "history": history}
         outputs = {"new_weight": new_weight, "new_history": new_history}
-        self._update("momentum_update", arrays, outputs, (rate, momentum, decay))
+        self._update("momentum_update", arrays, outputs, rate, (momentum, decay))
 
     def torch_update(
         self,
@@ -152,7 +158,7 @@ class ElementLoops(Launcher):
         """SGD with momentum, the rate outside the history (torch.optim.SGD). Raises ValueError."""
         arrays = {"weight": weight, "gradient": gradient, "history": history}
         outputs = {"new_weight": new_weight, "new_history": new_history}
-        self._update("torch_update", arrays, outputs, (rate, momentum, decay))
+        self._update("torch_update", arrays, outputs, rate, (momentum, decay))
 
     def adagrad_update(
         self,
@@ -168,15 +174,23 @@ class ElementLoops(Launcher):
         """AdaGrad. Raises ValueError."""
         arrays = {"weight": weight, "gradient": gradient, "squares": squares}
         outputs = {"new_weight": new_weight, "new_squares": new_squares}
-        self._update("adagrad_update", arrays, outputs, (rate, epsilon, decay))
+        self._update("adagrad_update", arrays, outputs, rate, (epsilon, decay))
 
     @quiet
     def _update(
-        self, kernel: str, arrays: dict[str, Array], outputs: dict[str, Array], numbers: tuple[float, float, float]
+        self,
+        kernel: str,
+        arrays: dict[str, Array],
+        outputs: dict[str, Array],
+        rate: Any,
+        numbers: tuple[float, float],
     ) -> None:
+        """The rate is a number, or an array of shape () that the kernel reads where it lies."""
         require_alike(arrays, outputs)
         written = list(outputs.values())
-        self._over("elements", kernel, list(arrays.values()), written, reals(written[0].dtype, *numbers), flat=True)
+        dtype = written[0].dtype
+        where = self._xp.asarray(rate, dtype)
+        self._over("elements", kernel, list(arrays.values()), written, where, reals(dtype, *numbers), flat=True)
 
     def change_layout(self, x: Array, out: Array) -> None:
         """out = x, which have one shape and may lie in memory in different orders. Raises ValueError."""
@@ -192,6 +206,11 @@ class DrawLoops(Launcher):
         iteration, block, skip, count = philox_range(iteration, start, count)
         key = np.array([philox_key(seed, stream)], KEY)
         words = self._xp.empty(count, np.uint64)
-        numbers = np.uint64(block % WORD), skip, count, np.uint64(iteration)
-        self._run("draws", "philox", np.float32, -(-(skip + count) // 4) if count else 0, words, *numbers, key)
+        numbers = np.uint64(block % WORD), skip, count
+        items = -(-(skip + count) // 4) if count else 0
+        self._run("draws", "philox", np.float32, items, words, *numbers, self._word(iteration), key)
         return words
+
+    def _word(self, iteration: int) -> Array:
+        """The iteration, as an array of one uint64."""
+        return self._xp.asarray([iteration], np.uint64)

@@ -117,15 +117,17 @@ class PoolLoops(Launcher):
         dy: Array,
         index: Array,
         shape: tuple[int, ...],
-        kernel: Pair,
+        kernel: Pair | None,
         stride: Pair,
         pads: Pads,
         out: Array | None = None,
     ) -> Array:
         """As `max_pool_scatter`, for the index of a `max_pool` with these windows; a thread for each element of dx.
 
-        Raises ValueError.
+        Without a kernel the index may be any, and each plane has a thread. Raises ValueError.
         """
+        if kernel is None:
+            return self.max_pool_scatter(dy, index, shape, out=out)
         require_array(dy, "dy", 4)
         require_index(index, dy.shape, shape)
         size = (dy.shape[2], dy.shape[3])

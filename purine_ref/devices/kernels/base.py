@@ -10,10 +10,37 @@ import numpy as np
 from purine_ref import _fast
 from purine_ref.devices.helpers import Helpers
 from purine_ref.devices.scratch import Scratch
-from purine_ref.operation import RunKey
+from purine_ref.operation import Array, Pair, RunKey
 
 _ALONE = Helpers(1)
 _SCRATCH = Scratch()
+
+
+def _refuse(suspect: Array, values: Array, complain: Callable[[Array], None]) -> bool:
+    """Call `complain(values)`, which may raise, where any of `suspect` is True; returns whether any is."""
+    if suspect.any():
+        complain(values)
+        return True
+    return False
+
+
+def _copy(source: Array, target: Array) -> None:
+    """target = source."""
+    target[...] = source
+
+
+def _gather(
+    kernels: LoopKernels,
+    dy: Array,
+    index: Array,
+    shape: tuple[int, ...],
+    kernel: Pair | None,
+    stride: Pair,
+    pads: tuple[Pair, Pair],
+    out: Array | None = None,
+) -> Array:
+    """As `max_pool_scatter`: a plane is added up window by window, so it does not matter how they lie."""
+    return kernels.max_pool_scatter(dy, index, shape, out=out)
 
 
 class LoopKernels:
@@ -26,12 +53,15 @@ class LoopKernels:
     channels_last: ClassVar[bool]
 
     xp: Any = np
+    whole: Any = False
+    number: Any = float
     im2col: Any = staticmethod(_fast.loops.im2col)
     col2im: Any = staticmethod(_fast.loops.col2im)
     unfold: Any = staticmethod(_fast.loops.unfold)
     fold: Any = staticmethod(_fast.loops.fold)
     max_pool: Any = staticmethod(_fast.loops.max_pool)
     max_pool_scatter: Any = staticmethod(_fast.loops.max_pool_scatter)
+    max_pool_gather: Any = _gather
     average_pool: Any = staticmethod(_fast.loops.average_pool)
     average_pool_scatter: Any = staticmethod(_fast.loops.average_pool_scatter)
     window_sum: Any = staticmethod(_fast.loops.window_sum)
@@ -47,6 +77,8 @@ class LoopKernels:
     torch_update: Any = staticmethod(_fast.loops.torch_update)
     adagrad_update: Any = staticmethod(_fast.loops.adagrad_update)
     philox: Any = staticmethod(_fast.loops.philox)
+    refuse: Any = staticmethod(_refuse)
+    copy: Any = staticmethod(_copy)
 
     convolution: Any  # these are each set's own
     convolution_data: Any

@@ -7,6 +7,7 @@ may send beyond the early messages that there is room for (`Outbox`); what came 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -85,6 +86,10 @@ class Session:
                 self._post([peer], "ask", tag=tag, iteration=iteration)
         for call in calls:
             call()
+
+    def wait(self, arrived: threading.Event, seconds: float) -> bool:
+        """Sleep until a callback has set `arrived`; see `Transport`."""
+        return arrived.wait(seconds)
 
     def take(self, peer: int, tag: int, iteration: int, into: Array) -> None:
         """Write a message that has arrived into an array; see `Transport`."""

@@ -17,7 +17,7 @@ import zmq
 from purine_ref.transports.waits import Wait
 from purine_ref.transports.zeromq.handshakes import events, failure
 from purine_ref.transports.zeromq.shared import WINDOW, Parting
-from purine_ref.transports.zeromq.wire import SEQUENCED, encode
+from purine_ref.transports.zeromq.wire import SEQUENCED, encode, encode_data
 
 ACK_BYTES = WINDOW // 4
 """A rank acknowledges at least whenever it has received this many bytes since the last time, ..."""
@@ -195,7 +195,7 @@ class Link:
         self._write({**parting.header, "seq": number, "ack": self.received}, parting.payload)
 
     def _write(self, header: dict[str, Any], payload: Any) -> None:
-        frame = encode(header)
+        frame = encode_data(header) if header["kind"] == "data" else encode(header)
         if payload is None:
             self.socket.send(frame)
         else:

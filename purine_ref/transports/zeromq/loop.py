@@ -1,5 +1,7 @@
 """The I/O thread: it alone touches the sockets. It sends what was posted, handles what comes, and watches the time.
 
+It may lend that to a thread that waits: see `helm`. One at a time is the I/O thread, whichever it is.
+
 One ROUTER listens; one DEALER for each peer connects. What goes to a peer goes out by its DEALER, so whoever binds or
 comes first, nothing is sent to nobody: a ROUTER sends only refusals, which may get lost.
 """
@@ -22,6 +24,7 @@ from purine_ref.transports.zeromq.admission import require_protection
 from purine_ref.transports.zeromq.desk import Desk
 from purine_ref.transports.zeromq.handshake import Identity
 from purine_ref.transports.zeromq.handshakes import events, failure
+from purine_ref.transports.zeromq.helm import Helm
 from purine_ref.transports.zeromq.link import Link
 from purine_ref.transports.zeromq.refusals import Refusals
 from purine_ref.transports.zeromq.shared import LOG, Call, Shared
@@ -58,7 +61,10 @@ class Loop:
         self._watch(self._router.FD, self._receive)
         self._watch(self._strangers.FD, self._watch_strangers)
         self._watch(self._sockets.admission.socket.FD, self._sockets.admission.answer)
+        self._incoming = [(self._router, int(zmq.POLLIN))]
         self._drained = True  # nothing is left in the ROUTER
+        self._helm = Helm(self._turn, self._goes_on, self._steered)
+        shared.await_arrival = self._helm.wait
         self._thread = threading.Thread(target=self._run, name=f"rank{shared.rank}-sockets", daemon=True)
         self._linger: int | None = None  # milliseconds; set to end the thread, ...
         self._until = math.inf  # ... at the latest then
@@ -101,12 +107,15 @@ class Loop:
     # The thread --------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        self._shared.thread = threading.get_ident()
+        self._helm.take()
         try:
             if self._first is not None:
                 self.dial(0, str(self._first), "" if self._keys is None else self._keys.root.decode())
             while self._linger is None or self._has_to_tell():
-                self._turn()
+                self._turn(math.inf)
+                self._helm.lend()
+                if self._helm.failure is not None:
+                    raise self._helm.failure
             self._send_posted()
             self._tell_loss()
         except BaseException as error:
@@ -118,9 +127,16 @@ class Loop:
         finally:
             self._end()
 
-    def _turn(self) -> None:
-        """Wait for anything, and do what there is to do."""
-        left = max(0.0, self._tick - time.monotonic()) if self._drained else 0.0
+    def _goes_on(self) -> bool:
+        """Whether those who wait may turn the loop: not when it is to end."""
+        return self._linger is None and self._helm.failure is None
+
+    def _steered(self, thread: int) -> None:
+        self._shared.thread = thread
+
+    def _turn(self, most: float) -> None:
+        """Wait for anything, at most so many seconds, and do what there is to do."""
+        left = max(0.0, min(most, self._tick - time.monotonic())) if self._drained else 0.0
         found = [descriptor for descriptor, _ in self._poll.poll(math.ceil(1000 * left))]
         self._send_posted()
         if not self._drained:
@@ -158,7 +174,7 @@ class Loop:
         """Handle what has come. A descriptor tells once that more has: so all is read, or `_drained` says that not."""
         self._drained = False
         for _ in range(BURST):
-            if not int(self._router.get(zmq.EVENTS)) & zmq.POLLIN:  # cheaper than an error that is raised
+            if not zmq.zmq_poll(self._incoming, 0):  # cheaper than an error that is raised
                 self._drained = True
                 return
             routing = self._router.recv(zmq.NOBLOCK)

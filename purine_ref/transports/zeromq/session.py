@@ -42,6 +42,18 @@ class Session:
         self._shared = shared
         self._inbox = Inbox(self.rank, incoming[self.rank], early)
         self._outbox = Outbox(self.rank, incoming, early)
+        self._heads: dict[Route, dict[str, Any]] = {  # by (receiver, tag): what the headers of all its messages have
+            (peer, tag): {
+                "kind": "data",
+                "session": number,
+                "tag": tag,
+                "dtype": tensor.dtype,
+                "shape": list(tensor.shape),
+            }
+            for peer, routes in enumerate(incoming)
+            for (source, tag), tensor in routes.items()
+            if source == self.rank
+        }
         self._sending: set[Route] = set()  # routes along which a part of a message has gone
         self._wanting: set[int] = set()  # peers that know that this rank waited for their room
         self._words = words
@@ -106,6 +118,11 @@ class Session:
                     self._ask(peer, tag, iteration)
         for call in calls:
             call()
+
+    def wait(self, arrived: threading.Event, seconds: float) -> bool:
+        """Sleep until a callback has set `arrived`; see `Transport`. This thread does the I/O meanwhile, if it can."""
+        self._shared.require_process()
+        return self._shared.await_arrival(arrived, seconds)
 
     def take(self, peer: int, tag: int, iteration: int, into: Array) -> None:
         """Write a message that has arrived into an array; see `Transport`."""
@@ -202,8 +219,7 @@ class Session:
         shared = self._shared
         flat = wire_bytes(array)
         may_wait = threading.get_ident() != shared.thread
-        fields: dict[str, Any] = {"session": self.number, "tag": tag, "iteration": iteration}
-        fields |= {"dtype": array.dtype.name, "shape": list(array.shape)}
+        head = {**self._heads[peer, tag], "iteration": iteration}
         for offset, end in chunks(flat.size):
             size = end - offset
             payload = flat[offset:end].tobytes() if size < SMALL else zmq.Frame(flat[offset:end], copy=True)
@@ -213,7 +229,7 @@ class Session:
                     self._require_open()
                     self._require_nobody_lost()
                     self._require_peer(peer)
-                shared.post(peer, {"kind": "data", **fields, "offset": offset}, payload, size)
+                shared.post(peer, {**head, "offset": offset}, payload, size)
                 if end == flat.size:
                     self._sending.discard((peer, tag))  # before an answer can come
                     if self._blocked:

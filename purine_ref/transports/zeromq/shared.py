@@ -83,8 +83,9 @@ class Shared:
     timeout: float
     patience: float
     pid: int = field(default_factory=os.getpid)
-    thread: int = 0  # that owns the sockets
+    thread: int = 0  # that owns the sockets, at this time
     rouse: Call = lambda: None  # wakes that thread
+    await_arrival: Callable[[threading.Event, float], bool] = threading.Event.wait  # lets who waits be that thread
     lock: threading.Lock = field(default_factory=threading.Lock)
     loss: Loss | None = None
     refusal: Refused | None = None  # a rank that this one was to join has refused it

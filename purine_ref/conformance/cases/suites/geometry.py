@@ -152,6 +152,10 @@ def _max_pools() -> Forms:
             "windows of one element",
             lambda n: (MaxPool2dGradient((n, 3, 5, 4)), [In((n, 3, 2, 3)), chosen((n, 3, 2, 3), whole(20))]),
         ),
+        Form(
+            "windows that are said, one for the whole image",
+            lambda n: (MaxPool2dGradient((n, 3, 5, 4), (5, 4)), [In((n, 3, 1, 1)), chosen((n, 3, 1, 1), whole(20))]),
+        ),
     ]
     return {"MaxPool2d": forms, "MaxPool2dGradient": gradients}
 
