@@ -20,9 +20,9 @@ from operation_cases import ALL
 from purine_ref import cli, models
 from purine_ref.cli.info import described
 from purine_ref.devices import CpuDevice, cpu_devices, default_kernels
-from purine_ref.devices.kernels import NumpyKernels, OneDnnKernels, PlainKernels, onednn, unusable
+from purine_ref.devices.kernels import NumpyKernels, OneDnnKernels, PlainKernels, channels_last, onednn, unusable
 from purine_ref.devices.kernels.rows import settled
-from purine_ref.devices.onednn import library, primitives
+from purine_ref.devices.onednn import library, primitives, products
 from purine_ref.errors import GraphError
 from purine_ref.executors import Serial, Threaded
 from purine_ref.operation import RunKey, Window
@@ -55,6 +55,26 @@ def everything() -> Iterator[None]:
         onednn.planned.cache_clear()
         yield
     onednn.planned.cache_clear()
+
+
+@contextmanager
+def by_products() -> Iterator[None]:
+    """Every float32 convolution is made of oneDNN's products of matrices, small ones too, and is cut."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(onednn, "WORTH", 1 << 60)
+        patch.setattr(products, "WORTH", 1)
+        for name in ("SUM_ROWS", "MOST_SUM_ROWS"):
+            patch.setattr(onednn, name, 2)
+        for name in ("SHARED", "FEW_ROWS", "SMALL"):
+            patch.setattr(channels_last, name, 2)
+        for cache in (onednn.planned, channels_last.geometry):
+            cache.cache_clear()
+        yield
+    for cache in (onednn.planned, channels_last.geometry):
+        cache.cache_clear()
+
+
+WAYS = [everything, by_products]
 
 
 @pytest.fixture
@@ -261,8 +281,8 @@ dilation; groups."""
 
 @present
 @settings(max_examples=100)
-@given(SHAPES, st.data())
-def test_values_are_right_and_slices_and_strides_change_no_bit(drawn: Any, data: Any) -> None:
+@given(SHAPES, st.sampled_from(WAYS), st.data())
+def test_values_are_right_and_slices_and_strides_change_no_bit(drawn: Any, way: Any, data: Any) -> None:
     """Within the bound of the operations: what `convolution_..._terms` say is checked against float64."""
     n, c, h, w, k, kernel, stride, begin, end, dilation, groups = drawn
     axes = zip((h, w), begin, end, dilation, kernel, strict=True)
@@ -272,7 +292,7 @@ def test_values_are_right_and_slices_and_strides_change_no_bit(drawn: Any, data:
     out = [room // step + 1 for room, step in zip(spare, stride, strict=True)]
     arrays = arrays_of(7, (n, c * groups, h, w), (k * groups, c, *kernel), (n, k * groups, *out))
     window = Window(stride, tuple(zip(begin, end, strict=True)), dilation, groups)
-    with everything():
+    with way():
         own = OneDnnKernels(RunKey())
         got = calls(own, arrays, window)
         layouts = [data.draw(st.sampled_from([settled, sliced, np.asfortranarray])) for _ in range(3)]
@@ -299,13 +319,16 @@ def test_rounding_terms_cover_every_product() -> None:
 
 
 @present
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kernel", [1, 3])
 @pytest.mark.parametrize("images", [1, 2, 9, 16])
-def test_r08_threads_change_no_bit_of_a_convolution(images: int, small: None) -> None:
-    arrays = arrays_of(3, (images, 4, 6, 7), (3, 4, 3, 3), (images, 3, 6, 7))
-    window = Window(pads=((1, 1), (1, 1)))
-    want = calls(CpuDevice("onednn").kernels(RunKey()), arrays, window)
-    for threads in (2, 3):
-        same_bits(calls(CpuDevice("onednn", threads).kernels(RunKey()), arrays, window), want)
+def test_r08_threads_change_no_bit_of_a_convolution(images: int, kernel: int, way: Any) -> None:
+    arrays = arrays_of(3, (images, 4, 6, 7), (3, 4, kernel, kernel), (images, 3, 6, 7))
+    window = Window(pads=((kernel // 2, kernel // 2),) * 2)
+    with way():
+        want = calls(CpuDevice("onednn").kernels(RunKey()), arrays, window)
+        for threads in (2, 3):
+            same_bits(calls(CpuDevice("onednn", threads).kernels(RunKey()), arrays, window), want)
 
 
 @present

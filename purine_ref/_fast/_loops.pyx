@@ -52,12 +52,15 @@ cdef extern from *:
     #define purine_high_word(a, b) ((uint64_t)(((unsigned __int128)(a) * (b)) >> 64))
     #endif
 
-    /* A function of this type is compiled twice, for vectors of 16 and of 32 bytes, and the loader takes what the
-       processor has. Both give the same bits: no operation is fused or reordered, there are only more at a time. */
-    #if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__GLIBC__)
-    #define purine_vectorised __attribute__((target_clones("avx2", "default"))) void
-    #else
+    /* A function of this type is compiled for vectors of 16 and of 32 bytes, and for those with masks, and the loader
+       takes what the processor has. All give the same bits: no operation is fused or reordered, there are only more at
+       a time. */
+    #if !defined(__GNUC__) || defined(__clang__) || !defined(__x86_64__) || !defined(__GLIBC__)
     #define purine_vectorised void
+    #elif __GNUC__ >= 12
+    #define purine_vectorised __attribute__((target_clones("arch=x86-64-v4", "avx2", "default"))) void
+    #else
+    #define purine_vectorised __attribute__((target_clones("avx2", "default"))) void
     #endif
 
     #if defined(__GNUC__)
@@ -79,6 +82,7 @@ ctypedef fused real:
     double
 
 DEF BLOCK = 64  # elements at a time whose intermediate results stay in registers or the nearest cache
+DEF AHEAD = 8  # pixels from one that is computed to one that is fetched into a cache
 
 cdef struct Axis:
     # One spatial axis: the image's length, and how windows lie on it.

@@ -200,10 +200,12 @@ cdef vectorised _maximum_by_pixels(
                     window = i * columns.size + j
                     source, winner = x + n * image.image, y + n * winners.image + window * winners.row
                     place = index + n * places.image + window * places.row
-                    for start in range(0, image.channels, BLOCK):
+                    for start in range(0, image.channels - BLOCK + 1, BLOCK):  # loops of a known length are faster
+                        _maximum_of_window(source + start, image, down, across, winner + start, place + start, BLOCK)
+                    start = image.channels // BLOCK * BLOCK
+                    if start < image.channels:
                         _maximum_of_window(
-                            source + start, image, down, across, winner + start, place + start,
-                            min(BLOCK, image.channels - start),
+                            source + start, image, down, across, winner + start, place + start, image.channels - start
                         )
 
 

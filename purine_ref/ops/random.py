@@ -197,7 +197,9 @@ class Bernoulli(_Draw):
         row = math.prod(y.shape[1:])
         key = kernels.key
         words = kernels.philox(key.seed, self.stream, key.iteration, start * row, (stop - start) * row)
-        y[rows] = (words < kernels.xp.uint64(limit)).reshape(stop - start, *y.shape[1:])
+        kept = kernels.xp.empty_like(y[rows], dtype=bool)  # in y's order of memory, so that few bytes change places
+        kept[...] = (words < kernels.xp.uint64(limit)).reshape(kept.shape)
+        y[rows] = kept
 
 
 @dataclass(frozen=True)

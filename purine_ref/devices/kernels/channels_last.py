@@ -27,8 +27,14 @@ LEAST_ROWS = 256
 
 MOST_ROWS = 2048
 
+FEW_ROWS = 192
+"""Rows of a chunk at least, where a matrix has not many more: each chunk's product packs all weights again."""
+
 SHARED = 1 << 23
 """Multiply-adds of a chunk that are worth waking a helper; smaller products are left whole."""
+
+SMALL = 1 << 13
+"""Weights that are too few to be brought into another order for a product."""
 
 SUM_ROWS = 512
 """Rows of a weight gradient's chunk: so many products are added up in the dtype, before the sum goes on in float64."""
@@ -63,15 +69,25 @@ class NumpyKernels(LoopKernels):
     name = "numpy"
     channels_last = True
 
+    @staticmethod
+    def multiply(a: Array, b: Array, out: Array) -> None:
+        """out = a b, of matrices that lie by rows or by columns."""
+        np.matmul(a, b, out=out)
+
+    @staticmethod
+    def sum_rows(rows: int) -> int:
+        """How many of the rows of a pixel by pixel weight gradient are added up in the dtype."""
+        return SUM_ROWS
+
     def convolution(self, x: Array, weight: Array, y: Array, window: Window) -> None:
         """Rows of y: rows of patches of x times the transposed matrix of weights."""
         shape = geometry(weight.shape, y.shape, window)
-        x, factors = _settled(x), _factors(weight, shape)
+        x, factors = _settled(x), _columns(weight, shape)
         result = y if loops.pixel_rows(y) is not None else empty_like(y)
         for c, k in _sides(x.shape[1], weight.shape[0], window.groups):
             part = result[:, k]
             dense = _room(part, shape)
-            self._forward(_read(x[:, c], shape), factors[k].T, dense, shape, window)
+            self._forward(_read(x[:, c], shape), factors[:, k], dense, shape, window)
             if dense is not part:
                 part[...] = dense
         if result is not y:
@@ -86,7 +102,7 @@ class NumpyKernels(LoopKernels):
             """One chunk."""
             start, stop = shape.chunks[number]
             patches = self._patches(x, shape, window, start, stop) if pixels is None else pixels[start:stop]
-            np.matmul(patches, factors, out=rows[start:stop])
+            self.multiply(patches, factors, rows[start:stop])
 
         self.share(len(shape.chunks), product)
 
@@ -113,10 +129,10 @@ class NumpyKernels(LoopKernels):
             """One chunk."""
             start, stop = shape.images[number]
             if pixels is not None:
-                np.matmul(rows[start:stop], factors, out=pixels[start:stop])
+                self.multiply(rows[start:stop], factors, pixels[start:stop])
                 return
             patches = self.scratch("patches", (stop - start, shape.depth), dy.dtype)
-            np.matmul(rows[start:stop], factors, out=patches)
+            self.multiply(rows[start:stop], factors, patches)
             part = dx[start // image : stop // image]
             self.fold(patches, part, shape.kernel, window.stride, window.pads, window.dilation)
 
@@ -124,7 +140,7 @@ class NumpyKernels(LoopKernels):
 
     def convolution_weight(self, dy: Array, x: Array, dweight: Array, window: Window) -> None:
         """Transposed rows of dy times rows of patches of x, summed over the chunks in float64."""
-        shape = geometry(dweight.shape, dy.shape, window)
+        shape = geometry(dweight.shape, dy.shape, window, self.sum_rows(dy.shape[0] * math.prod(dy.shape[2:])))
         dy, x = _settled(dy), _settled(x)
         direct = dweight.transpose(0, 2, 3, 1)
         total = direct if direct.flags.c_contiguous else np.empty(direct.shape, direct.dtype)
@@ -142,7 +158,7 @@ class NumpyKernels(LoopKernels):
             """One chunk."""
             start, stop = chunk
             patches = self._patches(x, shape, window, start, stop) if pixels is None else pixels[start:stop]
-            np.matmul(rows[start:stop].T, patches, out=out)
+            self.multiply(rows[start:stop].T, patches, out)
 
         if len(shape.sums) == 1:
             product(shape.sums[0], total)
@@ -186,18 +202,23 @@ class NumpyKernels(LoopKernels):
 
 
 @lru_cache(maxsize=1024)
-def geometry(weight: tuple[int, ...], y: tuple[int, ...], window: Window) -> Geometry:
-    """The geometry of a convolution with such a weight (K, C/groups, kh, kw) and such a result (N, K, oh, ow)."""
+def geometry(weight: tuple[int, ...], y: tuple[int, ...], window: Window, sum_rows: int = SUM_ROWS) -> Geometry:
+    """The geometry of a convolution with such a weight (K, C/groups, kh, kw) and such a result (N, K, oh, ow).
+
+    `sum_rows` are the rows of a chunk of the weight gradient, where patches are pixels.
+    """
     kernel, depth, width = (weight[2], weight[3]), math.prod(weight[1:]), weight[0] // window.groups
     pointwise = kernel == (1, 1) and window.stride == (1, 1) and window.pads == ((0, 0), (0, 0))
     image = y[2] * y[3]
     rows = y[0] * image
     step = MOST_ROWS if pointwise else min(max(CHUNK // max(depth, 1), LEAST_ROWS), MOST_ROWS)
     worth = max(SHARED // max(depth * width, 1), 1)  # rows that are worth a helper
-    step = max(min(step, max(worth, -(-rows // SUM_GROUPS))), 1)
+    pieces = min(max(rows // FEW_ROWS, 2), SUM_GROUPS)
+    step = max(min(step, max(worth, -(-rows // pieces))), 1)
     whole = step if pointwise else max(step // max(image, 1), 1) * image
     narrow = min(depth, width) == 1
-    return Geometry(kernel, depth, pointwise, narrow, even(rows, step), even(rows, whole), even(rows, SUM_ROWS))
+    sums = even(rows, sum_rows if pointwise else SUM_ROWS)
+    return Geometry(kernel, depth, pointwise, narrow, even(rows, step), even(rows, whole), sums)
 
 
 def even(length: int, step: int) -> Chunks:
@@ -208,6 +229,13 @@ def even(length: int, step: int) -> Chunks:
 def _factors(weight: Array, shape: Geometry) -> Array:
     """(K, C, kh, kw) as the matrix (K, kh*kw*C), contiguous."""
     return np.ascontiguousarray(weight.transpose(0, 2, 3, 1)).reshape(weight.shape[0], shape.depth)
+
+
+def _columns(weight: Array, shape: Geometry) -> Array:
+    """(K, C, kh, kw) as the matrix (kh*kw*C, K); by rows where it is large, which products take faster."""
+    if weight.size < SMALL:
+        return _factors(weight, shape).T
+    return np.ascontiguousarray(weight.transpose(2, 3, 1, 0)).reshape(shape.depth, weight.shape[0])
 
 
 def _settled(array: Array) -> Array:

@@ -1,10 +1,11 @@
-"""The kernel set `onednn`: the default set, with float32 convolutions by oneDNN where that is faster.
+"""The kernel set `onednn`: the default set, with float32 convolutions by oneDNN, as such or as products of matrices.
 
 oneDNN has no convolutions in float64, a call costs as much as a million products, and some of its code is not faster:
-such convolutions are the default set's, as is everything else. Which code computes a convolution depends on its shapes,
-its dtype and the kind of processor alone. Work is cut into groups of images that shapes fix, each computed by one
-thread (rule R8). Images stay channels-last; weights, which are small, are brought into the order that oneDNN likes,
-once for each operator.
+such convolutions are computed as the default set does, in float32 with oneDNN's product of matrices in the place of
+BLAS's. Everything else is the default set's. Which code computes a convolution depends on its shapes, its dtype and
+the kind of processor alone. Work is cut into groups of images that shapes fix, each computed by one thread (rule R8).
+Images stay channels-last; weights, which are small, are brought into the order that oneDNN likes, once for each
+operator.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 
 from purine_ref.devices.kernels.channels_last import Chunks, NumpyKernels, even
 from purine_ref.devices.kernels.rows import by_pixels, channels_last, empty_like, is_dense, settled
+from purine_ref.devices.onednn import products
 from purine_ref.devices.onednn.library import library
 from purine_ref.devices.onednn.primitives import Kind, Layout, Primitive, Shape, convolution, reorder
 from purine_ref.operation import Array, Window
@@ -30,14 +32,18 @@ SHARED = 1 << 23
 GROUPS = 8
 """Groups of images at most, which threads can compute side by side; in a weight gradient, its partial sums."""
 
-SUM_ROWS = 1024
+SUM_ROWS = 768
 """Rows of pixels that are worth a partial sum of their own."""
 
+MOST_SUM_ROWS = 2048
+"""Rows of a product that adds up a weight gradient."""
+
 SLOWER = frozenset({"ref:any", "gemm:ref", "gemm:jit", "jit:avx2", "jit_1x1:avx2", "brgconv_1x1:avx2",
-                    "brg_fwd:avx2+brgconv_1x1:avx2"})  # fmt: skip
+                    "brg_fwd:avx2+brgconv_1x1:avx2", "jit_1x1:avx512_core"})  # fmt: skip
 """oneDNN's names for code of its own that the default set's products outrun, or equal with less memory.
 
-That is all of its code for pixel by pixel convolutions and for weight gradients where there is AVX2 and no AVX-512."""
+That is all of its code for pixel by pixel convolutions and for weight gradients where there is AVX2 and no AVX-512, and
+with AVX-512 that for pixel by pixel weight gradients."""
 
 PIECE = 1 << 14
 """Elements of a weight gradient that are added up at a time."""
@@ -59,6 +65,13 @@ class OneDnnKernels(NumpyKernels):
     """Channels-last memory; float32 convolutions by oneDNN, all else as the default set has it."""
 
     name = "onednn"
+    multiply = staticmethod(products.multiply)
+
+    @staticmethod
+    def sum_rows(rows: int) -> int:
+        """As many as `_sums` leaves in a group of images, but no more than `MOST_SUM_ROWS`."""
+        chunks = max(-(-rows // MOST_SUM_ROWS), min(max(rows // SUM_ROWS, 2), GROUPS))
+        return -(-rows // chunks)
 
     @classmethod
     def require(cls) -> None:
@@ -68,7 +81,7 @@ class OneDnnKernels(NumpyKernels):
     @classmethod
     def describe(cls) -> str:
         """What it is made of. Raises GraphError as `require` does."""
-        return f"oneDNN {library().version} for float32 convolutions where it is faster; else as numpy"
+        return f"oneDNN {library().version} for float32 convolutions, as such or as products of matrices; else as numpy"
 
     def convolution(self, x: Array, weight: Array, y: Array, window: Window) -> None:
         """y, a group of images at a time."""
@@ -156,8 +169,9 @@ class OneDnnKernels(NumpyKernels):
         """A group's rows in the dtype, then the groups in float64; or as the default set has it, if that is more."""
         inner, wide = NumpyKernels.convolution_weight_terms(dy)
         chunks = _sums(dy)
-        rows = max((stop - start for start, stop in chunks), default=0) * math.prod(dy[2:])
-        return max(inner, rows), max(wide, len(chunks) + 1)
+        pixels = math.prod(dy[2:])
+        rows = max((stop - start for start, stop in chunks), default=0) * pixels
+        return max(inner, rows, OneDnnKernels.sum_rows(dy[0] * pixels)), max(wide, len(chunks) + 1)
 
 
 def _plan(kind: Kind, x: Array, weight: Array, y: Array, window: Window) -> Plan | None:

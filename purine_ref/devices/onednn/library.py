@@ -12,7 +12,7 @@ import ctypes.util
 import importlib.metadata
 from collections.abc import Iterator
 from contextlib import contextmanager
-from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_size_t, c_uint, c_void_p
+from ctypes import POINTER, byref, c_char, c_char_p, c_float, c_int, c_int64, c_size_t, c_uint, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,8 @@ class _Version(ctypes.Structure):
 
 _OUT, _DIMS = POINTER(c_void_p), POINTER(c_int64)
 _WINDOW = [_DIMS] * 4  # strides, dilations, padding at the begin and at the end
+_MATRIX = [c_void_p, c_int64]  # where it lies, and the elements from one row to the next
+_SGEMM = [c_char, c_char, *[c_int64] * 3, c_float, *_MATRIX, *_MATRIX, c_float, *_MATRIX]
 
 SIGNATURES: dict[str, list[Any]] = {
     "engine_create": [_OUT, c_int, c_size_t],
@@ -88,7 +90,7 @@ class Library:
     """oneDNN, loaded. The functions of `SIGNATURES` are attributes, and raise where their status is not success.
 
     Those keep the interpreter's lock, as they take less than a microsecond and giving it up would cost more;
-    `primitive_execute` lets other threads run.
+    `primitive_execute` and `sgemm` let other threads run.
     """
 
     def __init__(self, path: str) -> None:
@@ -106,6 +108,7 @@ class Library:
             setattr(self, name, _checked(quick, f"dnnl_{name}", parameters))
         execute = [c_void_p, c_void_p, c_int, POINTER(Argument)]
         self.primitive_execute = _checked(ctypes.CDLL(path), "dnnl_primitive_execute", execute)
+        self.sgemm = _checked(ctypes.CDLL(path), "dnnl_sgemm", _SGEMM)
         self.memory_desc_get_size = quick.dnnl_memory_desc_get_size
         self.memory_desc_get_size.argtypes, self.memory_desc_get_size.restype = [c_void_p], c_size_t
 
