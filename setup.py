@@ -23,7 +23,8 @@ SOURCES = Path("purine_ref", "_fast")
 
 # The twins must agree to the bit: no fused multiply-add, no reordering, no flushing of small numbers to zero.
 # A square root that leaves `errno` alone is one instruction, and rounds as it did.
-GCC = ["-ffp-contract=off", "-fno-fast-math", "-fno-math-errno"]
+# Short loops that copy or clear stay loops: they are vectors, where a call of memcpy or memset would take longer.
+GCC = ["-ffp-contract=off", "-fno-fast-math", "-fno-math-errno", "-fno-tree-loop-distribute-patterns"]
 if "CFLAGS" not in os.environ:  # who sets them decides how far to optimise, and whether to be able to debug
     GCC += ["-O3", "-g0"]
 FLAGS = ["/O2", "/fp:strict"] if sys.platform == "win32" else GCC

@@ -222,6 +222,33 @@ def test_threads_change_no_bit_of_a_convolution(kernel: int, threads: int, monke
     same_bits(*results)
 
 
+@pytest.mark.parametrize(("channels", "outputs", "kernel"), [(4, 3, 1), (4, 3, 3), (1, 3, 3), (1, 3, 1), (4, 1, 1)])
+@pytest.mark.parametrize("sum_rows", [7, 30, 100, 1000])
+def test_a_small_weight_gradient_adds_its_chunks_in_float64(
+    channels: int, outputs: int, kernel: int, sum_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channels_last, "SUM_ROWS", sum_rows)
+    monkeypatch.setattr(channels_last, "geometry", channels_last.geometry.__wrapped__)  # which remembers nothing
+    shapes = (5, channels, 6, 7), (outputs, channels, kernel, kernel), (5, outputs, 6, 7)
+    x, dweight, dy = random_arrays(4, "float32", *shapes)
+    window, kernels = Window(pads=((kernel // 2, kernel // 2),) * 2), CpuKernels(RunKey())
+    patches = np.zeros((5 * 6 * 7, kernel * kernel * channels), "float32")
+    loops.unfold(x, (kernel, kernel), window.stride, window.pads, window.dilation, 0, patches)
+    rows = loops.pixel_rows(settled(dy))
+    exact = rows.T.astype("float64") @ patches.astype("float64")
+    results = []
+    for layout in (settled, sliced):
+        got = layout(np.zeros(dweight.shape, "float32"))
+        kernels.convolution_weight(layout(dy), layout(x), got, window)
+        results.append(np.ascontiguousarray(got.transpose(0, 2, 3, 1)).reshape(outputs, -1))
+    same_bits(results[:1], results[1:])
+    np.testing.assert_allclose(results[0], exact, rtol=1e-4, atol=1e-4)
+    if sum_rows < 210:
+        chunks = [slice(start, start + sum_rows) for start in range(0, 210, sum_rows)]
+        total = sum(np.matmul(rows[each].T, patches[each]).astype("float64") for each in chunks)
+        same_bits(results[:1], [total.astype("float32")])
+
+
 def test_rounding_terms_cover_every_product() -> None:
     for kind in map(KERNEL_SETS.__getitem__, OWN):
         for shape in ((1, 2, 3, 4), (64, 2, 32, 32), (0, 2, 3, 4)):

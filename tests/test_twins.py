@@ -21,6 +21,7 @@ from twin_cases import (
     UNEVEN,
     Array,
     Case,
+    Pair,
     assert_same,
     columns_of,
     convolutions,
@@ -118,6 +119,49 @@ def test_fold_adds_overlaps_in_kernel_order(loops: ModuleType, case: Case, speci
     with np.errstate(invalid="ignore"):
         assert_same(np.ascontiguousarray(dx), expected_col2im(case, cols))
     assert_same(np.ascontiguousarray(dx), loops.col2im(cols, case.shape, *case.taps))
+
+
+def convolution_case(shape: tuple[int, int, int, int], kernel: Pair, pads: tuple[Pair, Pair], dtype: str) -> Case:
+    """A convolution of stride 1, of whole channels-last images."""
+    size = tuple(shape[axis + 2] + sum(pads[axis]) - kernel[axis] + 1 for axis in (0, 1))
+    return Case(shape, kernel, (1, 1), pads, (1, 1), (size[0], size[1]), dtype, "pixels", 3)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("channels", [16, 48])
+@pytest.mark.parametrize("pads", [NO_PADS, ((1, 1), (0, 1)), ((4, 3), (3, 5))])
+def test_fold_of_many_channels_adds_in_kernel_order(
+    loops: ModuleType, channels: int, dtype: str, pads: tuple[Pair, Pair]
+) -> None:
+    case = convolution_case((2, channels, 3, 4), (3, 2), pads, dtype)
+    shape = 2 * case.size[0] * case.size[1], 6 * channels
+    rows, dx = elements(np.random.default_rng(8), shape, dtype), room(case.shape, dtype, "channels")
+    loops.fold(rows, dx, *case.taps)
+    assert_same(np.ascontiguousarray(dx), expected_col2im(case, columns_of(case, rows)))
+
+
+@pytest.mark.parametrize("channels", [1, 3, 5])
+def test_images_that_are_too_large_to_be_framed_unfold_and_fold_alike(loops: ModuleType, channels: int) -> None:
+    case = convolution_case((1, channels, 4, 4200 // channels // 6), (3, 3), ((1, 1), (1, 1)), "float32")
+    x = case.array(case.shape)
+    want = expected_unfold(case, x)
+    rows = np.full_like(want, 7)
+    loops.unfold(x, *case.taps, 0, rows)
+    assert_same(rows, want)
+    dx = room(case.shape, "float32", "pixels")
+    loops.fold(rows, dx, *case.taps)
+    assert_same(np.ascontiguousarray(dx), expected_col2im(case, columns_of(case, rows)))
+
+
+@pytest.mark.parametrize("channels", [15, 16, 17, 33])
+@pytest.mark.parametrize("special", [False, True])
+def test_maxima_of_many_channels(loops: ModuleType, channels: int, special: bool) -> None:
+    case = Case((2, channels, 4, 5), (2, 3), (2, 2), NO_PADS, (1, 1), (2, 2), "float32", "pixels", 4)
+    x = case.array(case.shape, special)
+    out = room((2, channels, 2, 2), "float32", "pixels"), room((2, channels, 2, 2), "int64", "pixels")
+    loops.max_pool(x, *case.windows, case.size, out=out)
+    for got, want in zip(out, expected_max_pool(case, x), strict=True):
+        assert_same(np.ascontiguousarray(got), want)
 
 
 @given(pools(), convolutions(), LAYOUTS, st.booleans())

@@ -31,7 +31,7 @@ from purine_ref._fast import lines as _plain_lines
 from purine_ref._fast import loops as _plain_loops
 from purine_ref._fast import tracker as _plain_tracker
 
-ABI = 5
+ABI = 6
 """The version of all signatures and their meaning. A compiled twin carries the number that it was built for."""
 
 _REMEDY = (

@@ -121,22 +121,28 @@ cdef int _shift_all(x, bias, out, bint select) except -1:
     # Add the bias, and select what is above 0 if asked.
     cdef bint pixels = _by_pixels(out)
     cdef Sheet source, target
-    cdef Py_ssize_t channels = x.shape[1]
+    cdef Py_ssize_t k, channels = x.shape[1], size
+    cdef double[4 * BLOCK] four
+    cdef const char* shift
     read, written = _read_sheet(x, pixels, &source), _write_sheet(out, pixels, &target)
-    bias = np.ascontiguousarray(bias)
+    if not cnp.PyArray_IS_C_CONTIGUOUS(<cnp.ndarray?>bias):
+        bias = np.ascontiguousarray(bias)
+    shift, size = cnp.PyArray_BYTES(<cnp.ndarray>bias), channels * x.itemsize
     if pixels and channels <= BLOCK and _dense_lines(&source, 4) and _dense_lines(&target, 4):
         _join_lines(&source, 4)
         _join_lines(&target, 4)
         # A few channels are a short loop: four pixels are seen as one.
-        bias = np.concatenate((bias, bias, bias, bias))
+        for k in range(4):
+            memcpy(<char*>four + k * size, shift, size)
+        shift = <const char*>four
     if x.itemsize == 4:
         _shift[float](
-            <const float*>source.data, source, <const float*>cnp.PyArray_DATA(<cnp.ndarray?>bias), pixels,
+            <const float*>source.data, source, <const float*>shift, pixels,
             <float*>target.data, target, select,
         )
     else:
         _shift[double](
-            <const double*>source.data, source, <const double*>cnp.PyArray_DATA(<cnp.ndarray?>bias), pixels,
+            <const double*>source.data, source, <const double*>shift, pixels,
             <double*>target.data, target, select,
         )
     return _settle(out, pixels, written)

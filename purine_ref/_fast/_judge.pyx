@@ -14,7 +14,7 @@ from purine_ref._fast.edges import flatten, numbers
 from purine_ref._fast.events import MOST_WORKERS, require_rows
 
 # What this module was built for; see `_loops.pyx`.
-ABI = 5
+ABI = 6
 
 cdef enum:  # as in `events.py` and `judge.py`
     ABSENT = -1

@@ -20,7 +20,7 @@ cdef extern from "Python.h":
     object PyUnicode_FromStringAndSize(const char* text, Py_ssize_t size)
 
 # What this module was built for; see `_loops.pyx`.
-ABI = 5
+ABI = 6
 
 cdef enum:  # as in `events.py`
     ABSENT = -1

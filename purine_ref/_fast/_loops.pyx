@@ -12,7 +12,7 @@ and the first output decides. An array that has neither order, or another than t
 """
 
 from cython cimport view
-from libc.math cimport sqrt, sqrtf
+from libc.math cimport INFINITY, NAN, sqrt, sqrtf
 from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.string cimport memcpy, memset
 
@@ -29,10 +29,12 @@ from purine_ref._fast.geometry import (
     require_array,
     require_bias,
     require_channels,
+    require_flat,
     require_index,
     require_out,
     require_places,
     require_rows,
+    require_samples,
     require_shape,
     require_windows,
 )
@@ -41,7 +43,7 @@ cnp.import_array()
 
 # What this module was built for. `__init__.py` has the number that it must be: raise both together, whenever the
 # signature or the meaning of a loop changes.
-ABI = 5
+ABI = 6
 
 cdef extern from *:
     """
@@ -81,6 +83,8 @@ ctypedef fused real:
     float
     double
 
+DEF FRAME = 4096  # elements of an image with its padding that is small enough to be copied before it is unfolded
+DEF LANES = 16  # elements of a short loop of constant length, which is a few vectors
 DEF BLOCK = 64  # elements at a time whose intermediate results stay in registers or the nearest cache
 DEF AHEAD = 8  # pixels from one that is computed to one that is fetched into a cache
 
@@ -223,3 +227,4 @@ include "_channels.pxi"
 include "_normalization.pxi"
 include "_elements.pxi"
 include "_draws.pxi"
+include "_losses.pxi"

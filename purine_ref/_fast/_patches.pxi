@@ -123,6 +123,39 @@ cdef int _unfold_copy(x, out, first, Axis rows, Axis columns) except -1:
     return 0
 
 
+def flatten(x, out):
+    """x (N, C, H, W) -> out (N, C*H*W) in C, H, W order. Raises ValueError; see the plain twin."""
+    cdef Image image
+    if not _lays_rows(x, out, &image):
+        require_flat(x, out)
+        out[...] = x.reshape(out.shape)
+    elif x.itemsize == 4:
+        _flatten[float](<const float*>image.data, image, <float*>cnp.PyArray_DATA(<cnp.ndarray>out))
+    else:
+        _flatten[double](<const double*>image.data, image, <double*>cnp.PyArray_DATA(<cnp.ndarray>out))
+
+
+cdef bint _lays_rows(x, out, Image* image) noexcept:
+    # Whether all is as `require_flat` wants it, and the images lie by pixels; then it is set where.
+    if not _lay_image(x, image):
+        return False
+    return _is_matrix(out, x, image.images, image.channels * image.height * image.width, True)
+
+
+cdef vectorised _flatten(const real* x, Image image, real* out) noexcept:
+    cdef Py_ssize_t n, c, h, w, area = image.height * image.width
+    cdef const real* source
+    with nogil:
+        for n in range(image.images):
+            for h in range(image.height):
+                for w in range(image.width):
+                    source = x + n * image.image + h * image.row + w * image.pixel
+                    for c in range(image.channels):
+                        out[c * area] = source[c]
+                    out += 1
+            out += (image.channels - 1) * area
+
+
 def pixel_rows(array):
     """(N, C, H, W) that lies by pixels as (N*H*W, C), the same memory; else None. See the plain twin."""
     require_array(array, "array", 4)
@@ -215,6 +248,73 @@ cdef inline inlined _clear(real* target, Py_ssize_t count) noexcept nogil:
         memset(target, 0, count * sizeof(real))
 
 
+cdef struct Frame:
+    # A small image with its padding around it, dense and by pixels: no window of it lies at an edge.
+    Py_ssize_t top
+    Py_ssize_t left
+    Py_ssize_t row  # elements of a row
+    Py_ssize_t size  # elements of all
+
+
+cdef inline Frame _frame(Image image, Axis rows, Axis columns) noexcept nogil:
+    # What the windows reach of the image.
+    cdef Frame frame
+    cdef Py_ssize_t height = (rows.size - 1) * rows.stride + (rows.kernel - 1) * rows.dilation + 1
+    cdef Py_ssize_t width = (columns.size - 1) * columns.stride + (columns.kernel - 1) * columns.dilation + 1
+    frame.top, frame.left = rows.pad, columns.pad
+    frame.row = width * image.channels
+    frame.size = height * frame.row
+    return frame
+
+
+cdef inline inlined _unfold_framed(
+    const real* x, Image image, real* out, Py_ssize_t count, Py_ssize_t first, Axis rows, Axis columns, Frame frame,
+    real* framed
+) noexcept nogil:
+    cdef Py_ssize_t r = 0, n, i, j, p, h, channels = image.channels, width = columns.kernel * image.channels
+    cdef Py_ssize_t wide = min(columns.length, frame.row // channels - frame.left), high
+    cdef Py_ssize_t step = columns.stride * channels, down = rows.dilation * frame.row
+    cdef const real* source
+    cdef const real* line
+    high = min(rows.length, frame.size // frame.row - frame.top)
+    memset(framed, 0, frame.size * sizeof(real))
+    n, i = first // (rows.size * columns.size), first // columns.size % rows.size
+    j = first % columns.size
+    while r < count:
+        for h in range(high):
+            source = x + n * image.image + h * image.row
+            _copy_pixels(
+                framed + (frame.top + h) * frame.row + frame.left * channels, source, wide, channels, image.pixel
+            )
+        while i < rows.size and r < count:
+            line = framed + i * rows.stride * frame.row
+            for j in range(j, min(columns.size, j + count - r)):
+                source = line + j * step
+                if width == 3:  # a copy of a constant count takes no call
+                    for p in range(rows.kernel):
+                        memcpy(out, source, 2 * sizeof(real))
+                        out[2] = source[2]
+                        out, source = out + 3, source + down
+                else:
+                    for p in range(rows.kernel):
+                        _copy(out, source, width)
+                        out, source = out + width, source + down
+                r += 1
+            i, j = i + 1, 0
+        n, i = n + 1, 0
+
+
+cdef inline inlined _copy_pixels(
+    real* target, const real* source, Py_ssize_t count, Py_ssize_t channels, Py_ssize_t step
+) noexcept nogil:
+    cdef Py_ssize_t k
+    if step == channels:
+        _copy(target, source, count * channels)
+        return
+    for k in range(count):
+        _copy(target + k * channels, source + k * step, channels)
+
+
 cdef vectorised _unfold(
     const real* x, Image image, real* out, Py_ssize_t count, Py_ssize_t first, Axis rows, Axis columns
 ) noexcept:
@@ -225,7 +325,12 @@ cdef vectorised _unfold(
     # kernel is one copy.
     cdef bint dense = columns.dilation == 1 and image.pixel == channels
     cdef Range within = _within(columns)
+    cdef real[FRAME] framed
+    cdef Frame frame = _frame(image, rows, columns)
     with nogil:
+        if frame.size <= FRAME and columns.dilation == 1:
+            _unfold_framed(x, image, out, count, first, rows, columns, frame, framed)
+            return
         n, i = first // (rows.size * columns.size), first // columns.size % rows.size
         j = first % columns.size
         while r < count:
@@ -327,6 +432,77 @@ cdef vectorised _unfold_apart(
                         line[c] = x[n, row, column, c]
 
 
+cdef inline inlined _fold_by_pixel(
+    const real* patches, real* dx, Image image, Axis rows, Axis columns
+) noexcept nogil:
+    # Each pixel's terms, of a few channels at a time, in registers. Only windows that follow each other.
+    cdef Py_ssize_t n, h, w, p, q, c, start, channels = image.channels, width = columns.kernel * image.channels
+    cdef Py_ssize_t depth = rows.kernel * width, top, stop, left, right
+    cdef const real* source
+    cdef real* target
+    cdef real[LANES] total
+    for n in range(image.images):
+        for h in range(rows.length):
+            top, stop = max(0, h + rows.pad - rows.size + 1), min(rows.kernel, h + rows.pad + 1)
+            for w in range(columns.length):
+                left, right = max(0, w + columns.pad - columns.size + 1), min(columns.kernel, w + columns.pad + 1)
+                target = dx + n * image.image + h * image.row + w * image.pixel
+                for start in range(0, channels, LANES):
+                    for c in range(LANES):
+                        total[c] = 0
+                    for p in range(top, stop):
+                        # Kernel position (p, q) of the window whose corner is at (h - p, w - q).
+                        source = patches + (n * rows.size + h + rows.pad - p) * columns.size * depth + start
+                        source += (w + columns.pad - left) * depth + p * width + left * channels
+                        for q in range(right - left):
+                            for c in range(LANES):
+                                total[c] += source[c]
+                            source += channels - depth
+                    for c in range(LANES):
+                        target[start + c] = total[c]
+
+
+cdef inline inlined _fold_framed(
+    const real* patches, real* dx, Image image, Axis rows, Axis columns, Frame frame, real* framed
+) noexcept nogil:
+    cdef Py_ssize_t n, i, j, p, k, h, channels = image.channels, width = columns.kernel * image.channels
+    cdef Py_ssize_t wide = min(columns.length, frame.row // channels - frame.left), high
+    cdef const real* source = patches + image.images * rows.size * columns.size * rows.kernel * width
+    cdef real* target
+    high = min(rows.length, frame.size // frame.row - frame.top)
+    for n in range(image.images - 1, -1, -1):
+        memset(framed, 0, frame.size * sizeof(real))
+        for i in range(rows.size - 1, -1, -1):
+            for j in range(columns.size - 1, -1, -1):
+                for p in range(rows.kernel - 1, -1, -1):
+                    source -= width
+                    target = framed + (i * rows.stride + p * rows.dilation) * frame.row + j * columns.stride * channels
+                    for k in range(width):
+                        target[k] += source[k]
+        target = dx + n * image.image
+        for h in range(rows.length):
+            if h >= high or wide < columns.length:
+                for k in range(columns.length):
+                    _clear(target + h * image.row + k * image.pixel, channels)
+            if h < high:
+                _copy_lines(
+                    target + h * image.row, framed + (frame.top + h) * frame.row + frame.left * channels, wide,
+                    channels, image.pixel
+                )
+
+
+cdef inline inlined _copy_lines(
+    real* target, const real* source, Py_ssize_t count, Py_ssize_t channels, Py_ssize_t step
+) noexcept nogil:
+    # As `_copy_pixels`, the other way.
+    cdef Py_ssize_t k
+    if step == channels:
+        _copy(target, source, count * channels)
+        return
+    for k in range(count):
+        _copy(target + k * step, source + k * channels, channels)
+
+
 cdef vectorised _fold(
     const real* patches, real* dx, Image image, Axis rows, Axis columns
 ) noexcept:
@@ -336,7 +512,15 @@ cdef vectorised _fold(
     cdef const real* source
     cdef real* target
     cdef bint dense = columns.dilation == 1 and image.pixel == channels
+    cdef real[FRAME] framed
+    cdef Frame frame = _frame(image, rows, columns)
     with nogil:
+        if rows.stride * columns.stride * rows.dilation * columns.dilation == 1 and channels % LANES == 0:
+            _fold_by_pixel(patches, dx, image, rows, columns)
+            return
+        if frame.size <= FRAME and columns.dilation == 1:
+            _fold_framed(patches, dx, image, rows, columns, frame, framed)
+            return
         for n in range(image.images):
             for h in range(rows.length):
                 for w in range(1 if dense else columns.length):

@@ -3,18 +3,21 @@
 
 def max_pool(x, kernel, stride, pads, size, out=None):
     """x (N, C, H, W) -> y, index (N, C, oh, ow). Raises ValueError; see the plain twin."""
-    require_array(x, "x", 4)
-    require_windows(x.shape[2:], kernel, stride, pads, size)
-    shape = (*x.shape[:2], *size)
-    y, index = (np.empty(shape, x.dtype), np.empty(shape, np.int64)) if out is None else out
-    require_out(y, "out y", shape, x.dtype)
-    require_out(index, "out index", shape, np.int64)
-    cdef Axis rows = _axis(0, x.shape, kernel, stride, pads, (1, 1), size)
-    cdef Axis columns = _axis(1, x.shape, kernel, stride, pads, (1, 1), size)
+    cdef Axis rows, columns
     cdef Image image
     cdef Sheet winners, places
+    if out is None or not _lays_pool(x, kernel, stride, pads, size, out, &rows, &columns):
+        require_array(x, "x", 4)
+        require_windows(x.shape[2:], kernel, stride, pads, size)
+        shape = (*x.shape[:2], *size)
+        out = (np.empty(shape, x.dtype), np.empty(shape, np.int64)) if out is None else out
+        require_out(out[0], "out y", shape, x.dtype)
+        require_out(out[1], "out index", shape, np.int64)
+        rows = _axis(0, x.shape, kernel, stride, pads, (1, 1), size)
+        columns = _axis(1, x.shape, kernel, stride, pads, (1, 1), size)
+    y, index = out
     # By pixels, a place within a window is a narrow integer.
-    cdef bint pixels = _by_pixels(y) and kernel[0] * x.shape[3] < 2**31
+    cdef bint pixels = _by_pixels(y) and rows.kernel * columns.length < 2**31
     if pixels and _lay_image(x, &image) and _lay_sheet(y, True, &winners) and _lay_sheet(index, True, &places):
         if x.itemsize == 4:
             _maximum_by_pixels[float](
@@ -28,8 +31,8 @@ def max_pool(x, kernel, stride, pads, size, out=None):
             )
         return y, index
     source = np.ascontiguousarray(x)
-    best = y if y.flags.c_contiguous else np.empty(shape, x.dtype)
-    place = index if index.flags.c_contiguous else np.empty(shape, np.int64)
+    best = y if y.flags.c_contiguous else np.empty(y.shape, x.dtype)
+    place = index if index.flags.c_contiguous else np.empty(y.shape, np.int64)
     if x.itemsize == 4:
         _maximum_by_planes[float](source, best, place, rows, columns)
     else:
@@ -41,13 +44,44 @@ def max_pool(x, kernel, stride, pads, size, out=None):
     return y, index
 
 
+cdef bint _lays_pool(x, kernel, stride, pads, size, out, Axis* rows, Axis* columns) except -1:
+    # Whether all is as `require_windows` and `require_out` want it; then the axes are set.
+    cdef Axis axis
+    cdef cnp.ndarray image, y, index
+    cdef Py_ssize_t end, which
+    if not _is_float(x) or not isinstance(out[0], cnp.ndarray) or not isinstance(out[1], cnp.ndarray):
+        return False
+    image, y, index = x, out[0], out[1]
+    if cnp.PyArray_NDIM(image) != 4 or cnp.PyArray_NDIM(y) != 4 or not _same_shape(y, index):
+        return False
+    if cnp.PyArray_TYPE(y) != cnp.PyArray_TYPE(image) or not cnp.PyArray_ISNOTSWAPPED(y) \
+            or cnp.PyArray_TYPE(index) != cnp.NPY_INT64 or not cnp.PyArray_ISNOTSWAPPED(index) \
+            or not cnp.PyArray_ISWRITEABLE(y) or not cnp.PyArray_ISWRITEABLE(index):
+        return False
+    for which in range(2):
+        axis.length, axis.dilation = cnp.PyArray_DIMS(image)[which + 2], 1
+        axis.kernel, axis.stride, axis.size = kernel[which], stride[which], size[which]
+        axis.pad, end = pads[which]
+        if axis.kernel < 1 or axis.stride < 1 or axis.pad < 0 or end < 0 or axis.size < 1 or axis.pad >= axis.kernel:
+            return False
+        if (axis.size - 1) * axis.stride - axis.pad >= axis.length:
+            return False
+        if cnp.PyArray_DIMS(y)[which] != cnp.PyArray_DIMS(image)[which] or cnp.PyArray_DIMS(y)[which + 2] != axis.size:
+            return False
+        if which == 0:
+            rows[0] = axis
+        else:
+            columns[0] = axis
+    return True
+
+
 def max_pool_scatter(dy, index, shape, out=None):
     """dy, index (N, C, oh, ow) -> dx of `shape` (N, C, H, W). Raises ValueError; see the plain twin."""
-    require_array(dy, "dy", 4)
-    require_index(index, dy.shape, shape)
-    if out is None:
-        out = np.empty(shape, dy.dtype)
-    require_out(out, "out", shape, dy.dtype)
+    if out is None or not _lays_places(dy, index, shape, out):
+        require_array(dy, "dy", 4)
+        require_index(index, dy.shape, shape)
+        out = np.empty(shape, dy.dtype) if out is None else out
+        require_out(out, "out", shape, dy.dtype)
     cdef bint pixels = _by_pixels(out), right
     cdef Sheet flat, places, dx
     read, at = _read_sheet(dy, pixels, &flat), _read_sheet(index, pixels, &places)
@@ -64,6 +98,28 @@ def max_pool_scatter(dy, index, shape, out=None):
         require_places(index, shape[2] * shape[3])
     _settle(out, pixels, written)
     return out
+
+
+cdef bint _lays_places(dy, index, shape, out) except -1:
+    # Whether all is as `require_index` and `require_out` want it.
+    cdef cnp.ndarray known, places, target
+    cdef Py_ssize_t axis
+    if not _is_float(dy) or not _is_float(out) or not isinstance(index, cnp.ndarray) or len(shape) != 4:
+        return False
+    known, places, target = dy, index, out
+    if cnp.PyArray_NDIM(known) != 4 or cnp.PyArray_NDIM(target) != 4 or not _same_shape(known, places):
+        return False
+    for axis in range(4):
+        if cnp.PyArray_DIMS(target)[axis] != shape[axis]:
+            return False
+        if axis < 2 and cnp.PyArray_DIMS(known)[axis] != cnp.PyArray_DIMS(target)[axis]:
+            return False
+    return (
+        cnp.PyArray_TYPE(places) == cnp.NPY_INT64
+        and cnp.PyArray_ISNOTSWAPPED(places)
+        and cnp.PyArray_TYPE(known) == cnp.PyArray_TYPE(target)
+        and cnp.PyArray_ISWRITEABLE(target)
+    )
 
 
 def average_pool(x, kernel, stride, pads, size, count, out=None):
@@ -163,17 +219,17 @@ cdef inline inlined _challenge(
 cdef inline inlined _maximum_of_window(
     const real* x, Image image, Range down, Range across, real* winner, int64_t* place, Py_ssize_t length
 ) noexcept nogil:
-    # Of a block of channels, from those of the window's corner on. A spot is as narrow as a float, so that both make
+    # Of a few channels, from those of the window's corner on. A spot is as narrow as a float, so that both make
     # vectors of one length.
     cdef Py_ssize_t p, q, c
     cdef int64_t corner = (down.first + down.offset) * image.width + across.first + across.offset
     cdef const real* source = x + (down.first + down.offset) * image.row + (across.first + across.offset) * image.pixel
-    cdef real[BLOCK] best
-    cdef int32_t[BLOCK] at  # from the window's corner
+    cdef real[LANES] best
+    cdef int32_t[LANES] at  # from the window's corner
     for c in range(length):
         best[c], at[c] = source[c], 0
     for p in range(down.stop - down.first):
-        for q in range(across.stop - across.first):
+        for q in range(p == 0, across.stop - across.first):  # the corner is there already
             _challenge(
                 source + p * image.row + q * image.pixel, <int32_t>(p * image.width + q), best, at, length
             )
@@ -200,9 +256,9 @@ cdef vectorised _maximum_by_pixels(
                     window = i * columns.size + j
                     source, winner = x + n * image.image, y + n * winners.image + window * winners.row
                     place = index + n * places.image + window * places.row
-                    for start in range(0, image.channels - BLOCK + 1, BLOCK):  # loops of a known length are faster
-                        _maximum_of_window(source + start, image, down, across, winner + start, place + start, BLOCK)
-                    start = image.channels // BLOCK * BLOCK
+                    for start in range(0, image.channels - LANES + 1, LANES):  # loops of a known length are faster
+                        _maximum_of_window(source + start, image, down, across, winner + start, place + start, LANES)
+                    start = image.channels // LANES * LANES
                     if start < image.channels:
                         _maximum_of_window(
                             source + start, image, down, across, winner + start, place + start, image.channels - start
@@ -214,25 +270,32 @@ cdef bint _scatter_places(
 ) noexcept:
     # False, without having written there, when an index leads out of its plane.
     cdef Py_ssize_t n, line, e, area = target.rows if pixels else target.length
-    cdef int64_t place
+    cdef Py_ssize_t count = target.rows * target.length
+    cdef bint dense = target.row == target.length
+    cdef bint right
     cdef const real* given
     cdef const int64_t* at
     cdef real* to
     with nogil:
         for n in range(target.images):
-            for line in range(target.rows):
+            if dense:
+                memset(dx + n * target.image, 0, count * sizeof(real))
+            for line in range(0 if dense else target.rows):
                 memset(dx + n * target.image + line * target.row, 0, target.length * sizeof(real))
             for line in range(flat.rows):
                 given, at = dy + n * flat.image + line * flat.row, index + n * places.image + line * places.row
-                to = dx + n * target.image + (0 if pixels else line * target.row)
+                to, right = dx + n * target.image, True
                 for e in range(flat.length):
-                    place = at[e]
-                    if not 0 <= place < area:
-                        return False
-                    if pixels:
-                        to[place * target.row + e] += given[e]
-                    else:
-                        to[place] += given[e]
+                    right &= <uint64_t>at[e] < <uint64_t>area  # what is below 0 is large without its sign
+                if not right:
+                    return False
+                if pixels:
+                    for e in range(flat.length):
+                        to[at[e] * target.row + e] += given[e]
+                else:
+                    to += line * target.row
+                    for e in range(flat.length):
+                        to[at[e]] += given[e]
     return True
 
 

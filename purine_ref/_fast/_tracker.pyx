@@ -21,7 +21,7 @@ from purine_ref._fast.edges import LIMIT, flatten, in_words, numbers, require_ro
 from purine_ref._fast.pace import FIRST_LOOK, LAST_LOOK, WORTH, breathe, require_lock, require_workers
 
 # What this module was built for; see `_loops.pyx`.
-ABI = 5
+ABI = 6
 
 cdef enum:
     FINISHED = -1  # as in `edges.py`

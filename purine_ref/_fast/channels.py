@@ -52,7 +52,7 @@ def relu_bias_gradient(dy: Array, y: Array, dx: Array, dbias: Array) -> None:
     require_bias(dy, "dy", dbias, "dbias", wide=True)
     require_alike({"dy": dy, "y": y}, {"dx": dx})
     dx[...] = np.where(y <= 0, 0, dy)
-    dbias[...] = _channel_sums(dx)
+    dbias[...] = channel_sums(dx)
 
 
 @quiet
@@ -62,10 +62,10 @@ def bias_gradient(dy: Array, dbias: Array) -> None:
     This module states the order of the sums.
     """
     require_bias(dy, "dy", dbias, "dbias", wide=True)
-    dbias[...] = _channel_sums(dy)
+    dbias[...] = channel_sums(dy)
 
 
-def _channel_sums(x: Array) -> Array:
+def channel_sums(x: Array) -> Array:
     """x (N, C, ...) -> (C,), float64, in the order that this module states."""
     images, channels = x.shape[:2]
     planes = x.reshape(images, channels, math.prod(x.shape[2:])).astype(np.float64)

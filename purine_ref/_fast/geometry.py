@@ -89,6 +89,17 @@ def require_bias(x: Array, name: str, bias: Array, bias_name: str, wide: bool = 
         )
 
 
+def require_samples(logits: Array, label: Array) -> None:
+    """Raises ValueError unless `logits` is a float array (M, K) with a class or more, and `label` (M,) int64."""
+    require_array(logits, "logits", 2)
+    if logits.shape[1] < 1:
+        raise ValueError(f"logits: expected one class or more, got shape {logits.shape}")
+    if label.dtype != np.int64 or label.shape != logits.shape[:1]:
+        raise ValueError(
+            f"label: expected int64 of shape {logits.shape[:1]}, got {label.dtype} of shape {label.shape}"
+        )
+
+
 def require_channels(x: Array, n: int) -> None:
     """Raises ValueError unless `x` is a float array with a channel axis 1 and the window `n` is odd and positive."""
     require_array(x, "x", max(x.ndim, 2))
@@ -140,6 +151,14 @@ def require_rows(rows: Array, name: str, image: Array, kernel: Pair, size: Pair,
         )
     if first < 0 or first + count > patches:
         raise ValueError(f"first: expected {count} rows among the {patches} patches, got those from {first}")
+
+
+def require_flat(x: Array, out: Array) -> None:
+    """Raises ValueError unless `x` is (N, C, H, W) and `out` (N, C*H*W), C-contiguous, and can be written to."""
+    require_array(x, "x", 4)
+    require_out(out, "out", (x.shape[0], x.shape[1] * x.shape[2] * x.shape[3]), x.dtype)
+    if not out.flags.c_contiguous:
+        raise ValueError(f"out: expected an array in C order, got strides {out.strides}")
 
 
 def require_windows(lengths: Pair, kernel: Pair, stride: Pair, pads: Pads, size: Pair) -> None:

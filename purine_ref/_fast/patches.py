@@ -17,6 +17,7 @@ from purine_ref._fast.geometry import (
     positions,
     quiet,
     require_array,
+    require_flat,
     require_out,
     require_rows,
     require_shape,
@@ -118,3 +119,9 @@ def pixel_rows(array: Array) -> Array | None:
     if (h != 1 and rows != w * pixel) or (n != 1 and images != h * w * pixel):
         return None
     return array.transpose(0, 2, 3, 1).reshape(n * h * w, c)
+
+
+def flatten(x: Array, out: Array) -> None:
+    """Images as rows in (C, H, W) order: x (N, C, H, W) -> out (N, C*H*W), C-contiguous. Raises ValueError."""
+    require_flat(x, out)
+    out[...] = x.reshape(out.shape)

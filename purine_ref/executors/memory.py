@@ -113,10 +113,9 @@ class Memory:
                 raise ShapeError(f"blob {name!r} is held already: restore values before executors bind to the memory")
             self._slots[name] = (tensor, Lasting(array.copy()))
 
-    def swap(self, current: Blob, following: Blob) -> None:
-        """Exchange the arrays of two blobs that are held (rule R6)."""
-        a, b = self._slots[current.name][1], self._slots[following.name][1]
-        a.array, b.array = b.array, a.array
+    def held(self, blob: Blob) -> Lasting:
+        """The slot of a blob that is held."""
+        return self._slots[blob.name][1]
 
 
 def _initial(blob: Blob, device: Device, seed: int, row_major: bool) -> Array:
@@ -158,8 +157,9 @@ class Binding:
         self._number = {id(location): numbers[location] for location in locations}
         self._ground = Ground(plan, self._devices)
         self._places = _bind_blobs(plan, memory, self._devices, self._ground, seed)
+        self._pairs = [(memory.held(a), memory.held(b)) for a, b in plan.graph.pairs]
         self._staging: list[tuple[int, int, int, Array]] = []  # (blob, operator, output, array) of later producers
-        self._lasting: list[tuple[list[Array], list[Place]]] = []  # edges' arrays that a swap may change, and whence
+        self._lasting: list[tuple[list[Array], int, Slot | Part]] = []  # edges' arrays that may change, and whence
         self._compute: dict[int, Compute] = {}  # by operation: operators that share one share its bound method too
         # not as they were made, so that what a run touches one after the other lies together; and one at a time
         self.calls = Calls((self._call(plan.graph.ops[index]) for index in plan.order), plan.order)
@@ -182,8 +182,10 @@ class Binding:
             return places[0]
         if all([type(place) is tuple for place in places]):
             return tuple([_array(place) for place in places])
-        arrays = _arrays(places)
-        self._lasting.append((arrays, places))
+        arrays = [_array(place) for place in places]
+        for edge, place in enumerate(places):
+            if not isinstance(place, tuple):
+                self._lasting.append((arrays, edge, place))
         return arrays
 
     def _output(self, blob: Blob, op: Op, slot: int) -> Place:
@@ -200,8 +202,8 @@ class Binding:
         """Begin a run; returns its vocabularies, one for each place, with the way to other ranks."""
         if self.launches is not None:
             self.launches.begin()
-        for arrays, places in self._lasting:
-            arrays[:] = _arrays(places)
+        for arrays, edge, place in self._lasting:
+            arrays[edge] = place.array
         kernels = [device.kernels(key) for device in self._devices.values()]
         for vocabulary in kernels:
             vocabulary.transport = transport
@@ -243,8 +245,8 @@ class Binding:
 
     def swap(self) -> None:
         """Exchange the arrays of every pair (rule R6)."""
-        for current, following in self.plan.graph.pairs:
-            self._memory.swap(current, following)
+        for a, b in self._pairs:
+            a.array, b.array = b.array, a.array
 
     def read(self, blob: Blob) -> Array:
         """A copy of a blob's array. Raises GraphError when its memory was given to another blob's value (rule R5)."""
@@ -277,10 +279,6 @@ def require_feed(blob: Blob, array: Array) -> None:
 
 def _array(place: Place) -> Array:
     return place[0] if isinstance(place, tuple) else place.array
-
-
-def _arrays(places: Sequence[Place]) -> list[Array]:
-    return [_array(place) for place in places]
 
 
 def _add_up(total: Array, parts: Sequence[Array]) -> None:

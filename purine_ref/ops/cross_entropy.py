@@ -61,13 +61,11 @@ class _CrossEntropy(Loss):
         expected = Tensor(logits.shape[:1] + logits.shape[2:], "int64")
         self.require((label.shape, label.dtype) == (expected.shape, expected.dtype), f"label {expected}", label)
 
-    def _valid_rows(self, kernels: Kernels, logits: Array, label: Array) -> tuple[Array | None, Array, Array]:
+    def _valid_rows(self, xp: Any, logits: Array, label: Array) -> tuple[Array | None, Array, Array]:
         """(valid, rows, labels): which samples count, flat, None for all; the logits of each (M, K); the labels (M,).
 
-        A sample that does not count has logits and label 0: how many there are is not waited for.
+        A sample that does not count has logits and label 0: how many there are is not waited for. Labels may be wrong.
         """
-        xp = kernels.xp
-        check_labels(self, kernels, label, logits.shape[1], self.ignore)
         rows, labels = self._rows(xp, logits), label.reshape(-1)
         if self.ignore is None:
             return None, rows, labels
@@ -115,10 +113,21 @@ class SoftmaxCrossEntropy(_CrossEntropy):
     def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """Raises OperatorError for a label outside the classes, and for a sample whose logits are all -inf."""
         xp = kernels.xp
-        valid, rows, labels = self._valid_rows(kernels, *inputs)
+        losses, valid = self._losses(kernels, *inputs)
+        total = losses.sum() if valid is None else xp.where(valid, losses, 0).sum()
+        outputs[0][...] = total / self._divided_by(xp, valid, losses)
+
+    def _losses(self, kernels: Kernels, logits: Array, label: Array) -> tuple[Array, Array | None]:
+        """The losses of all samples, float64 (M,), by the device's loop if it has one; and which of them count."""
+        xp, loop = kernels.xp, getattr(kernels, "cross_entropy", None)
+        valid, rows, labels = self._valid_rows(xp, logits, label)
+        if loop is not None:
+            losses = xp.empty(len(labels), xp.float64)
+            if loop(rows, labels, losses):
+                return losses, valid
+        check_labels(self, kernels, label, logits.shape[1], self.ignore)  # raises where the loop has no result
         shifted, _, total = exponentials(self, kernels, rows, 1)
-        losses = xp.log(total) - shifted[xp.arange(len(labels)), labels][:, None]
-        outputs[0][...] = self._counted(xp, losses, valid).sum() / self._divided_by(xp, valid, labels)
+        return xp.log(total)[:, 0] - shifted[xp.arange(len(labels)), labels], valid
 
     def gradient(self, wiring: Wiring) -> None:
         """{ dloss, logits, label } >> SoftmaxCrossEntropyGradient >> { dlogits }"""
@@ -147,7 +156,7 @@ class SoftmaxCrossEntropy(_CrossEntropy):
     def spread(self, call: Call, index: int) -> tuple[Array, ...]:
         """(softmax - onehot) / divisor."""
         xp, (logits, label) = call.xp, call.inputs
-        valid, rows, labels = self._valid_rows(call.kernels, logits, label)
+        valid, rows, labels = self._valid_rows(call.xp, logits, label)
         _, powers, total = exponentials(self, call.kernels, rows, 1)
         slope = powers / total
         slope[xp.arange(len(labels)), labels] = sum_of_others(xp, slope, 1)[xp.arange(len(labels)), labels]
@@ -157,7 +166,7 @@ class SoftmaxCrossEntropy(_CrossEntropy):
     def _samples(self, call: Call) -> tuple[Array, Array]:
         """What each sample adds to the loss, and what that can be off by in float64: see `softmax.LogSoftmax`."""
         xp = call.xp
-        valid, rows, labels = self._valid_rows(call.kernels, *call.inputs)
+        valid, rows, labels = self._valid_rows(call.xp, *call.inputs)
         shifted, powers, total = exponentials(self, call.kernels, rows, 1)
         own = xp.take_along_axis(shifted, labels[:, None], axis=1)
         losses, counts = xp.log(total) - own, roundings_inside(xp, shifted, powers, total, 1)
@@ -185,14 +194,22 @@ class SoftmaxCrossEntropyGradient(_CrossEntropy):
 
     def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """Raises OperatorError as SoftmaxCrossEntropy does."""
-        xp = kernels.xp
-        dloss, logits, label = inputs
-        valid, rows, labels = self._valid_rows(kernels, logits, label)
+        xp, loop = kernels.xp, getattr(kernels, "cross_entropy_gradient", None)
+        (dloss, logits, label), (dlogits,) = inputs, outputs
+        valid, rows, labels = self._valid_rows(xp, logits, label)
+        divisor = self._divided_by(xp, valid, labels)
+        if loop is not None:
+            slope = dlogits if rows is logits else xp.empty(rows.shape, xp.float64)
+            if loop(rows, labels, float(dloss) / divisor, slope):
+                if slope is not dlogits:
+                    dlogits[...] = self._all_rows(xp, slope, valid, label)
+                return
+        check_labels(self, kernels, label, logits.shape[1], self.ignore)  # raises where the loop has no result
         _, powers, total = exponentials(self, kernels, rows, 1)
         slope = powers / total
         slope[xp.arange(len(labels)), labels] -= 1
-        slope *= dloss.astype(xp.float64) / self._divided_by(xp, valid, labels)
-        outputs[0][...] = self._all_rows(xp, slope, valid, label)
+        slope *= dloss.astype(xp.float64) / divisor
+        dlogits[...] = self._all_rows(xp, slope, valid, label)
 
     def cost(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Cost:
         """Per logit: compare, subtract, exponential, add, divide, subtract, multiply."""
@@ -223,5 +240,5 @@ class SoftmaxCrossEntropyGradient(_CrossEntropy):
 
     def _softmax(self, call: Call) -> tuple[Array, ...]:
         """(valid, labels, shifted, powers, total) of the samples that count."""
-        valid, rows, labels = self._valid_rows(call.kernels, *call.inputs[1:])
+        valid, rows, labels = self._valid_rows(call.xp, *call.inputs[1:])
         return valid, labels, *exponentials(self, call.kernels, rows, 1)

@@ -279,6 +279,11 @@ def _product(kernels: Kernels, a: Array, b: Array, out: Array) -> None:
 
 def _flat(kernels: Kernels, x: Array) -> Array:
     """(N, ...) as (N, in); -1 would be ambiguous for an empty batch."""
+    loop = getattr(kernels, "flatten", None)
+    if loop is not None and x.ndim == 4 and not x.flags.c_contiguous:
+        rows: Array = kernels.scratch("rows", (x.shape[0], math.prod(x.shape[1:])), x.dtype)
+        loop(x, rows)
+        return rows
     return _rows(kernels, x).reshape(x.shape[0], math.prod(x.shape[1:]))
 
 

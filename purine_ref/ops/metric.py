@@ -50,8 +50,11 @@ class TopKAccuracy(SampleMean):
         """Count the classes that come before the label's. Raises OperatorError for a label outside the classes."""
         xp = kernels.xp
         logits, label = inputs
-        check_labels(self, kernels, label, logits.shape[1])
-        hits = (self._before(xp, logits, label).sum(axis=1) < self.k).sum()
+        loop = getattr(kernels, "count_hits", None)
+        hits = -1 if loop is None else loop(logits, label, self.k)
+        if loop is None or hits < 0:  # where the loop found a label that is no class
+            check_labels(self, kernels, label, logits.shape[1])
+            hits = (self._before(xp, logits, label).sum(axis=1) < self.k).sum()
         outputs[0][...] = hits / self.mean_divisor(len(label))
 
     def _before(self, xp: Any, logits: Array, label: Array) -> Array:

@@ -55,6 +55,8 @@ def summed_in_pieces(
 
 
 def _count(like: Array) -> int:
+    if like.size < 2 * PIECE:
+        return 1
     return min(len(like), like.size // PIECE, MOST) if like.ndim else 1
 
 

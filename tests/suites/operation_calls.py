@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from purine_ref._fast import select
 from purine_ref.devices import device_for
 from purine_ref.operation import Operation
 from purine_ref.tensor import Location, Tensor
@@ -16,6 +17,8 @@ from suites.operation_case import RUN, Case
 from support import describe
 
 Array = Any
+
+CPU_ONLY = select("0").CPU_ONLY
 
 EXPONENTS = (-2, -1, -3, -1)
 """In exact mode, input i is a multiple of 2 to the power EXPONENTS[i]."""
@@ -107,7 +110,10 @@ def arrived_at(outputs: Sequence[Array]) -> list[Array | None]:
 
 
 class OwnLoops:
-    """Kernels with no other loop than those that an operation names; `asked` are those that it used."""
+    """Kernels with no other loop than those that an operation names; `asked` are those that it used.
+
+    What no operation names, since a device may lack it, is not there.
+    """
 
     def __init__(self, loops: frozenset[str]) -> None:
         self._loops = loops
@@ -117,6 +123,8 @@ class OwnLoops:
             setattr(self, name, getattr(self._kernels, name))
 
     def __getattr__(self, name: str) -> Any:
+        if name in CPU_ONLY:
+            raise AttributeError(name)
         assert name in self._loops, f"kernels.{name} is used and not in `loops`"
         self.asked.add(name)
         return getattr(self._kernels, name)

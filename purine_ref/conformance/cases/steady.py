@@ -159,6 +159,9 @@ LOOPS = (
 )
 """Loops whose every operation, and the order of them, is fixed by IEEE 754 and their definition."""
 
+OWN = ("cross_entropy", "cross_entropy_gradient", "flatten")
+"""Loops that a device may lack, and that would leave the steady arrays: operations are spelled out instead."""
+
 
 class SteadyKernels(PlainKernels):
     """The plain kernel set with steady arithmetic: what makes arrays makes steady ones, loops return such.
@@ -171,6 +174,8 @@ class SteadyKernels(PlainKernels):
         self.xp = _Vocabulary()
         for name in LOOPS:
             setattr(self, name, _wrapped(getattr(PlainKernels, name)))
+        for name in OWN:
+            setattr(self, name, None)
 
     def convolution(self, x: Array, weight: Array, y: Array, window: Window) -> None:
         """The plain set's, of steady arrays."""

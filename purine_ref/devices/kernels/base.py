@@ -79,6 +79,10 @@ class LoopKernels:
     philox: Any = staticmethod(_fast.loops.philox)
     refuse: Any = staticmethod(_refuse)
     copy: Any = staticmethod(_copy)
+    count_hits: Any = staticmethod(_fast.loops.count_hits)  # these four are not in every device's vocabulary
+    cross_entropy: Any = staticmethod(_fast.loops.cross_entropy)
+    cross_entropy_gradient: Any = staticmethod(_fast.loops.cross_entropy_gradient)
+    flatten: Any = staticmethod(_fast.loops.flatten)
 
     convolution: Any  # these are each set's own
     convolution_data: Any

@@ -42,6 +42,9 @@ SUM_ROWS = 512
 SUM_GROUPS = 8
 """Partial sums of a weight gradient, at most, which threads can make side by side."""
 
+FEW = 1 << 10
+"""Elements of a matrix that is copied into another order in next to no time."""
+
 Chunks = tuple[Pair, ...]
 """Ranges of rows: (start, stop)."""
 
@@ -85,9 +88,10 @@ class NumpyKernels(LoopKernels):
         x, factors = _settled(x), _columns(weight, shape)
         result = y if loops.pixel_rows(y) is not None else empty_like(y)
         for c, k in _sides(x.shape[1], weight.shape[0], window.groups):
-            part = result[:, k]
+            part = _of(result, k)
             dense = _room(part, shape)
-            self._forward(_read(x[:, c], shape), factors[:, k], dense, shape, window)
+            columns = factors if k is _ALL else factors[:, k]
+            self._forward(_read(_of(x, c), shape), columns, dense, shape, window)
             if dense is not part:
                 part[...] = dense
         if result is not y:
@@ -112,9 +116,9 @@ class NumpyKernels(LoopKernels):
         dy, factors = _settled(dy), _factors(weight, shape)
         result = dx if loops.pixel_rows(dx) is not None else empty_like(dx)
         for c, k in _sides(dx.shape[1], weight.shape[0], window.groups):
-            part = result[:, c]
+            part = _of(result, c)
             dense = _room(part, shape)
-            self._backward(_read(dy[:, k], shape), factors[k], dense, shape, window)
+            self._backward(_read(_of(dy, k), shape), factors[k], dense, shape, window)
             if dense is not part:
                 part[...] = dense
         if result is not dx:
@@ -146,7 +150,7 @@ class NumpyKernels(LoopKernels):
         total = direct if direct.flags.c_contiguous else np.empty(direct.shape, direct.dtype)
         sums = total.reshape(dweight.shape[0], shape.depth)
         for c, k in _sides(x.shape[1], dweight.shape[0], window.groups):
-            self._weight(_read(dy[:, k], shape), _read(x[:, c], shape), sums[k], shape, window)
+            self._weight(_read(_of(dy, k), shape), _read(_of(x, c), shape), sums[k], shape, window)
         if total is not direct:
             direct[...] = total
 
@@ -162,6 +166,11 @@ class NumpyKernels(LoopKernels):
 
         if len(shape.sums) == 1:
             product(shape.sums[0], total)
+            return
+        count = dy.shape[0] * dy.shape[2] * dy.shape[3]
+        if count * max(shape.depth, total.shape[0]) <= CHUNK and shape.sums:
+            patches = self._patches(x, shape, window, 0, count) if pixels is None else pixels
+            self._weight_at_once(rows, patches, total)
             return
         groups = even(len(shape.sums), -(-len(shape.sums) // SUM_GROUPS))
         sums = self.scratch("sums", (len(groups), *total.shape), np.float64)
@@ -182,6 +191,17 @@ class NumpyKernels(LoopKernels):
         for other in sums[1:]:
             np.add(sums[0], other, out=sums[0])
         total[...] = sums[0] if groups else 0
+
+    def _weight_at_once(self, rows: Array, patches: Array, total: Array) -> None:
+        """All chunks of a small product, whose sums are then added up in float64, in their order."""
+        chunks, rest = divmod(len(rows), SUM_ROWS)
+        products = self.scratch("products", (chunks + (rest > 0), *total.shape), total.dtype)
+        whole = chunks * SUM_ROWS
+        left, right = (part[:whole].reshape(chunks, SUM_ROWS, part.shape[1]) for part in (rows, patches))
+        np.matmul(left.transpose(0, 2, 1), right, out=products[:chunks])
+        if rest:
+            np.matmul(rows[whole:].T, patches[whole:], out=products[chunks])
+        self.bias_gradient(products.reshape(len(products), total.size), total.reshape(total.size))
 
     def _patches(self, x: Array, shape: Geometry, window: Window, start: int, stop: int) -> Array:
         """Rows of patches, in this thread's scratch."""
@@ -232,8 +252,8 @@ def _factors(weight: Array, shape: Geometry) -> Array:
 
 
 def _columns(weight: Array, shape: Geometry) -> Array:
-    """(K, C, kh, kw) as the matrix (kh*kw*C, K); by rows where it is large, which products take faster."""
-    if weight.size < SMALL:
+    """(K, C, kh, kw) as the matrix (kh*kw*C, K); by rows, which products take faster, where that is worth a copy."""
+    if FEW < weight.size < SMALL:
         return _factors(weight, shape).T
     return np.ascontiguousarray(weight.transpose(2, 3, 1, 0)).reshape(shape.depth, weight.shape[0])
 
@@ -254,6 +274,11 @@ def _room(array: Array, shape: Geometry) -> Array:
 
 
 _ALL = slice(None)
+
+
+def _of(array: Array, channels: slice) -> Array:
+    """Some channels of an array, or itself."""
+    return array if channels is _ALL else array[:, channels]
 
 
 def _sides(channels: int, outputs: int, groups: int) -> Iterable[tuple[slice, slice]]:
