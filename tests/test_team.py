@@ -10,6 +10,7 @@ import inspect
 import itertools
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -36,19 +37,29 @@ def twin(request: pytest.FixtureRequest) -> ModuleType:
 
 
 class Crew:
-    """A team with its threads. `errors` are what operators raised, with the operator and the run's token."""
+    """A team with its threads, or with fewer `threads` than workers.
+
+    `errors` are what operators raised, with the operator and the run's token.
+    """
 
     def __init__(
-        self, twin: ModuleType, graph: Lists, workers: int, heavy: bytes | None = None, kind: Any = None
+        self,
+        twin: ModuleType,
+        graph: Lists,
+        workers: int,
+        heavy: bytes | None = None,
+        kind: Any = None,
+        threads: int | None = None,
     ) -> None:
-        self.twin, self.graph = twin, graph
+        self.twin, self.graph, self.workers = twin, graph, workers
         self.edges = twin.Edges(*graph)
         self.over = threading.Condition()
         self.told = 0  # how often the team said that a run has ended
         self.errors: list[tuple[object, int, BaseException]] = []
         heavy = bytes(len(graph[0])) if heavy is None else heavy
         self.team = (kind or twin.Team)(self.edges, workers, heavy, self.tell)
-        self.threads = [threading.Thread(target=self.serve, args=(n,), daemon=True) for n in range(workers)]
+        count = workers if threads is None else threads
+        self.threads = [threading.Thread(target=self.serve, args=(n,), daemon=True) for n in range(count)]
         for thread in self.threads:
             thread.start()
 
@@ -69,20 +80,22 @@ class Crew:
                 self.errors.append((*task, error))
             self.team.retire(number)
 
-    def start(self, act: Act, combine: Act = print, token: object = "run") -> Any:
+    def start(self, act: Act, combine: Act = print, token: object = "run", guest: bool = False) -> Any:
         """Start a run in which `act` is called with each operator; returns its tracker."""
         tracker = self.twin.Tracker(self.edges)
         calls = [(lambda *_, op=op: act(op), 0, [], []) for op in range(len(self.graph[0]))]
-        assert self.team.start(token, tracker, first_of(self.graph), calls, [None], combine)
+        assert self.team.start(token, tracker, first_of(self.graph), calls, [None], combine, guest)
         return tracker
 
     def wait(self, token: object = "run", seconds: float = WATCH) -> bool:
         with self.over:
             return self.over.wait_for(lambda: not self.team.busy(token), seconds)
 
-    def run(self, act: Act, combine: Act = print) -> Any:
-        """A run that has ended well."""
-        tracker = self.start(act, combine)
+    def run(self, act: Act, combine: Act = print, guest: bool = False) -> Any:
+        """A run that has ended well; this thread takes part if it is a guest."""
+        tracker = self.start(act, combine, guest=guest)
+        if guest:
+            self.team.work(self.workers)
         assert self.wait(), "the run hangs"
         self.team.forget("run")
         assert not self.errors
@@ -98,9 +111,14 @@ class Crew:
 
 @contextmanager
 def crew(
-    twin: ModuleType, graph: Lists, workers: int = 2, heavy: bytes | None = None, kind: Any = None
+    twin: ModuleType,
+    graph: Lists,
+    workers: int = 2,
+    heavy: bytes | None = None,
+    kind: Any = None,
+    threads: int | None = None,
 ) -> Iterator[Crew]:
-    made = Crew(twin, graph, workers, heavy, kind)
+    made = Crew(twin, graph, workers, heavy, kind, threads)
     try:
         yield made
     finally:
@@ -240,6 +258,153 @@ def test_operators_that_are_c_functions_let_other_threads_run(twin: ModuleType) 
         watcher.start()
         assert seen.wait(WATCH)
         assert team.wait()
+
+
+# The guest ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@given(seed=st.integers(0, 2**32 - 1))
+def test_r2_any_graph_runs_with_a_guest(twin: ModuleType, workers: int, seed: int) -> None:
+    """Runs that this thread takes part in, and others, take turns."""
+    graph, rng = drawn(seed, external=False), np.random.default_rng(seed)
+    heavy = rng.integers(0, 2, len(graph[0]), dtype=np.uint8).tobytes()
+    with crew(twin, graph, workers, heavy) as team:
+        for guest in (True, True, False, True):
+            record = Record()
+            tracker = team.run(record.act, record.combine, guest)
+            check(graph, inputs_of(graph), record.events)
+            assert not tracker.active()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@given(seed=st.integers(0, 2**32 - 1))
+def test_a_guest_alone_runs_all_in_the_order_of_the_trackers_own_loop(
+    twin: ModuleType, workers: int, seed: int
+) -> None:
+    """The team has no threads: whatever waits for one would wait for ever."""
+    graph, expected, got = drawn(seed, external=False), Record(), Record()
+    calls = [(lambda *_, op=op: expected.act(op), 0, [], []) for op in range(len(graph[0]))]
+    twin.Tracker(twin.Edges(*graph)).run(first_of(graph), calls, [None], expected.combine)
+    with crew(twin, graph, workers, threads=0) as team:
+        team.run(got.act, got.combine, guest=True)
+    assert got.events == expected.events
+
+
+@pytest.mark.parametrize("heavy", [0, 1])
+@pytest.mark.parametrize("workers", [2, 4])
+def test_a_guest_is_one_of_those_who_compute_at_once(twin: ModuleType, workers: int, heavy: int) -> None:
+    """As many operators wait for each other as there are workers, and never more have begun."""
+    barrier, lock, level, most = threading.Barrier(workers), threading.Lock(), [0], [0]
+
+    def act(op: int) -> None:
+        if 1 <= op <= 2 * workers:
+            with lock:
+                level[0] += 1
+                most[0] = max(most[0], level[0])
+            barrier.wait(WATCH)
+            with lock:
+                level[0] -= 1
+
+    with crew(twin, wide(2 * workers), workers, bytes([heavy]) * (2 * workers + 2)) as team:
+        for guest in [True, False] * 10:
+            team.run(act, guest=guest)
+    assert most == [workers]
+
+
+def test_a_guest_leaves_when_there_is_nothing_for_it(twin: ModuleType) -> None:
+    """The worker that was called for the other heavy operator goes on alone."""
+    graph = lists([[], [0], [0], [2]], [[0], [1], [2], [3]])
+    go, here, by = threading.Event(), threading.get_ident(), {}
+
+    def act(op: int) -> None:
+        by[op] = threading.get_ident()
+        if op in (1, 2) and by[op] != here:
+            assert go.wait(WATCH)
+
+    with crew(twin, graph, 2, bytes([0, 1, 1, 0])) as team:
+        for _ in range(20):
+            go.clear()
+            tracker = team.start(act, guest=True)
+            team.team.work(2)
+            mine = {op for op, thread in by.items() if thread == here}
+            left = (team.team.computing() > 0, tracker.active())
+            go.set()
+            assert left in ((True, True), (False, False))
+            assert team.wait()
+            assert not tracker.active()
+            assert {1, 2} - mine or mine == {0, 1, 2, 3}
+            team.team.forget("run")
+        assert not team.errors
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_r12_a_guest_that_fails_is_retired_and_the_next_run_is_clean(twin: ModuleType, workers: int) -> None:
+    def fail(op: int) -> None:
+        if op == 1:
+            raise ValueError("boom")
+
+    with crew(twin, wide(2), workers, threads=0) as team:
+        for _ in range(20):
+            tracker = team.start(fail, guest=True)
+            with pytest.raises(ValueError, match=r"^boom$"):
+                team.team.work(workers)
+            assert team.team.task(workers) == ("run", 1)
+            assert not team.team.start("other", tracker, [], [(None, 0, 0, 0)] * 4, [None], print)
+            team.team.retire(workers)
+            assert team.wait()
+            assert tracker.active()
+            team.run(lambda op: None, guest=True)
+
+
+class Strike:
+    """Raises KeyboardInterrupt on this thread within the plain twin, at place `number` of those where Python may."""
+
+    def __init__(self, number: int) -> None:
+        self.left = number
+
+    def __call__(self, frame: Any, event: str, argument: object) -> None:
+        """Python looks for signals when a function begins, and when one of C has returned."""
+        if event in ("call", "c_return") and frame.f_code.co_filename == inspect.getfile(PlainTeam):
+            self.left -= 1
+            if self.left == 0:
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("heavy", [0, 1])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_r12_a_guest_of_the_plain_twin_may_be_interrupted_anywhere(workers: int, heavy: int) -> None:
+    """After each interrupt the next run is clean, and in the end the workers go home."""
+    graph = lists([[], [0], [0], [0], [1, 2, 3]], [[0], [1], [1, 2], [3], [4]])
+    with crew(plain(), graph, workers, bytes([heavy]) * 5) as team:
+        for number in itertools.count(1):
+            strike = Strike(number)
+            team.start(lambda op: None, lambda blob: None, guest=True)
+            try:
+                sys.setprofile(strike)
+                team.team.work(workers)
+            except KeyboardInterrupt:
+                team.team.halt()  # as whoever interrupts a run does
+                if team.team.task(workers) is not None:
+                    team.team.retire(workers)
+            finally:
+                sys.setprofile(None)
+            if strike.left > 0:
+                break
+            assert team.wait()
+            team.run(lambda op: None, lambda blob: None, guest=bool(number % 2))
+    assert number > 40
+
+
+def test_nobody_watches_for_ever_when_there_is_no_run() -> None:
+    with crew(plain(), wide(20), 3) as team:
+        team.run(lambda op: None, guest=True)
+        deadline = time.monotonic() + WATCH
+        while team.team._watchers and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert team.team._watchers == 0
+        assert not any(post.watching for post in team.team._posts)
 
 
 # Ends ---------------------------------------------------------------------------------------------------------------
@@ -389,8 +554,8 @@ def test_a_run_of_something_else_is_refused(twin: ModuleType) -> None:
     alike = twin.Tracker(twin.Edges(*lists([[], [], [], []], [[0, 1, 2], [], [], []])))
     with pytest.raises(ValueError, match=r"^tracker: expected one of the team's edges, got one of others$"):
         team.start("run", alike, [0], [call] * 4, [None], print)
-    with pytest.raises(IndexError):
-        team.work(2)
+    with pytest.raises(IndexError, match=r"^worker 3: expected 0 to 2$"):
+        team.work(3)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -425,8 +590,8 @@ def test_twins_have_the_same_names_and_signatures() -> None:
 class Deaf(PlainTeam):
     """A lost wake: the bell does not ring for a worker that watches or sleeps."""
 
-    def _ring(self, post: Any) -> None:
-        post.rung = True
+    def _ring(self, post: Any, called: bool) -> None:
+        post.called, post.rung = called, True
 
 
 class Twice(PlainTeam):

@@ -6,20 +6,37 @@ import logging
 import signal
 import threading
 import time
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 
-from hooks import SHAPE, WATCH, Call, Delays, Gate, Swallow, Trace, call, raised_by, running
+from hooks import SHAPE, WATCH, Call, Delays, Gate, Swallow, Trace, call, nothing, raised_by, running
+from purine_ref._fast.pace import WORTH
 from purine_ref.devices import CpuDevice
 from purine_ref.executors import Serial, Threaded, base, lanes
 from purine_ref.executors.base import Run
-from purine_ref.executors.pool import Pool, is_heavy
-from purine_ref.graph import Graph
+from purine_ref.executors.pool import LONG, Pool, expected
+from purine_ref.graph import Blob, Graph
+from purine_ref.operation import Cost
 from purine_ref.ops import Copy, Linear
 from purine_ref.plan import Plan, prepare
 from purine_ref.schedule import Schedule, critical_path
-from purine_ref.tensor import Location
+from purine_ref.tensor import Location, Tensor
+
+
+class Long(Call):
+    """A `Call` that is expected to take long, so that it is left to a worker."""
+
+    def cost(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Cost:
+        return Cost(10**9, 0)
+
+
+def call_long(graph: Graph, name: str, inputs: Sequence[Blob] = (), action: Callable[[], object] = nothing) -> Blob:
+    """A new blob `name`, made by a `Long`."""
+    blob = graph.blob(name, SHAPE, "float64")
+    graph.connect(inputs, Long(action), [blob], name=name)
+    return blob
 
 
 def fan(count: int) -> Graph:
@@ -110,12 +127,16 @@ def test_a_pool_runs_what_nothing_but_the_graph_has_a_say_in() -> None:
         assert isinstance(executor._crew, Pool)
 
 
-@pytest.mark.parametrize(("size", "heavy"), [(100, False), (300, True)])
-def test_what_is_worth_a_wake(size: int, heavy: bool) -> None:
-    """A product of square matrices, at 100 GFLOP/s: 20 microseconds, and 540."""
+@pytest.mark.parametrize(
+    ("size", "heavy", "guests"), [(100, False, True), (300, True, True), (400, True, False)]
+)
+def test_what_is_worth_a_wake(size: int, heavy: bool, guests: bool) -> None:
+    """A product of square matrices, at 100 GFLOP/s: 20 microseconds, 540, and 1,280."""
     graph = Graph("product")
     graph.apply(Linear(), [graph.blob("x", (size, size)), graph.blob("w", (size, size))], "y")
-    assert is_heavy(graph.ops[0]) is heavy
+    time = expected(graph.ops[0])
+    assert (time >= WORTH, time < LONG) == (heavy, guests)
+    assert Pool(prepare(graph), 2).takes_guests is guests
 
 
 def test_an_error_of_a_pools_worker_names_the_operator_and_the_run_again_is_clean() -> None:
@@ -244,7 +265,7 @@ def test_sc_12_ctrl_c_does_not_wait_for_an_operator_that_goes_on(
             gate()
 
     trace = Trace()
-    call(graph, "after", [call(graph, "stuck", [], stuck)])
+    call(graph, "after", [call_long(graph, "stuck", [], stuck)])
     observer = trace if watched else None
     with Threaded(graph, threads=2, observer=observer) as executor, caplog.at_level(logging.WARNING, "purine_ref"):
         begun = time.perf_counter()
@@ -281,12 +302,98 @@ def test_closing_does_not_wait_for_ever(caplog: pytest.LogCaptureFixture) -> Non
     caplog.clear()
 
 
-def test_a_worker_computes_on_its_own_thread_and_the_serial_executor_on_the_callers() -> None:
+# Who calls `run` takes part ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("made", [call, call_long])
+def test_who_computes(made: Callable[..., Blob]) -> None:
+    """Who calls `run`, where operators are short; a worker after `run_async`, and where one of them is long."""
     seen: list[threading.Thread] = []
     graph = Graph("threads")
-    graph.connect([], Call(lambda: seen.append(threading.current_thread())), [graph.blob("x", SHAPE, "float64")])
-    for executor in (Serial(graph), Threaded(graph, threads=1)):
-        with executor:
+    made(graph, "x", [], lambda: seen.append(threading.current_thread()))
+    with Serial(graph) as serial, Threaded(graph, threads=1) as executor:
+        serial.run()
+        executor.run()
+        executor.run_async()
+        executor.sync()
+    here = threading.main_thread()
+    assert [thread is here for thread in seen] == [True, made is call, False]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_no_more_compute_at_once_than_there_are_workers(threads: int) -> None:
+    """Whoever starts the run is one of them."""
+    lock, level, most = threading.Lock(), [0], [0]
+    entered = [threading.Barrier(threads)]
+
+    def action() -> None:
+        with lock:
+            level[0] += 1
+            most[0] = max(most[0], level[0])
+        entered[0].wait(WATCH)  # each time all are here, or the run would hang
+        with lock:
+            level[0] -= 1
+
+    graph = Graph("crowd")
+    for number in range(4 * threads):
+        call(graph, f"x{number}", [], action)
+    with Threaded(graph, threads=threads) as executor:
+        for _ in range(20):
             executor.run()
-    assert seen[0] is threading.main_thread()
-    assert seen[1] is not threading.main_thread()
+            executor.run_async()
+            executor.sync()
+    assert most == [threads]
+
+
+def test_an_interrupt_of_who_calls_run_does_not_wait_for_a_worker(caplog: pytest.LogCaptureFixture) -> None:
+    """It comes in an operator that the main thread computes, while a worker's goes on; then the next run is clean."""
+    graph, gate, here, held = Graph("shared"), Gate(), threading.main_thread(), [True]
+    struck: list[float] = []
+
+    def action() -> None:
+        if held[0] and threading.current_thread() is not here:
+            gate()
+        elif held[0]:
+            assert gate.entered.wait(WATCH)
+            struck.append(time.perf_counter())
+            signal.pthread_kill(here.ident or 0, signal.SIGINT)
+            threading.Event().wait(WATCH)
+
+    pair = [call(graph, name, [], action) for name in ("a", "b")]
+    call(graph, "after", pair)
+    with Threaded(graph, threads=2) as executor, caplog.at_level(logging.WARNING, "purine_ref"):
+        with pytest.raises(KeyboardInterrupt) as caught:
+            executor.run()
+        assert time.perf_counter() - struck[0] < 2.0
+        (mine,) = [name for name in "ab" if f"operator {name!r}" in caught.value.__notes__[0]]
+        other = "b" if mine == "a" else "a"
+        with pytest.raises(
+            RuntimeError, match=rf"^executor of graph 'shared': an interrupted run still computes '{other}'$"
+        ):
+            executor.run()
+        held[0] = False
+        gate.go.set()
+        assert executor._crew.halt(WATCH)
+        executor.run()
+        np.testing.assert_array_equal(executor.fetch("after"), np.full(SHAPE, 3.0))
+    assert caplog.messages == [f"graph 'shared': still computing after {base.GRACE} s: '{other}'"] * 2
+    caplog.clear()
+
+
+def test_who_calls_run_is_refused_within_its_own_operator() -> None:
+    graph, told = Graph("own"), []
+
+    def action() -> None:
+        for attempt in (executor.run, executor.sync, executor.close):
+            with pytest.raises(RuntimeError) as refused:
+                attempt()
+            told.append(str(refused.value))
+
+    call(graph, "x", [], action)
+    with Threaded(graph, threads=2) as executor:
+        executor.run()
+    assert told == [
+        "executor of graph 'own' cannot be started again while it runs: call sync first",
+        "executor of graph 'own' cannot be waited for from its own operator 'x'",
+        "executor of graph 'own' cannot be closed from its own operator 'x'",
+    ]

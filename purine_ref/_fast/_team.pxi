@@ -10,13 +10,16 @@ cdef enum:
     BREATH = 63   # a worker breathes once in so many operators and one; see `breathe`
 
 cdef int64_t _worth = int(WORTH * 1e9), _first_look = int(FIRST_LOOK * 1e6), _last_look = int(LAST_LOOK * 1e6)
+cdef int64_t _slow = int(SLOW * 1e9)
+cdef int32_t _looks = LOOKS, _stride = STRIDE
 
 cdef struct Post:
-    # One worker; see the plain twin. `rung` and `called` are atomic.
+    # One worker, or the guest; see the plain twin. `rung` and `called` are atomic.
     PyThread_type_lock bell
     int32_t rung
     int32_t called
     int32_t current
+    bint awake
     bint asleep
     bint watching
     int32_t* complete  # room for the outputs of one operator
@@ -39,13 +42,13 @@ cdef class Team:
     cdef int32_t _light_head, _light_tail, _weighty_head, _weighty_tail  # the first two are atomic
     cdef int32_t _accepting                                              # atomic
     cdef int64_t _progress                                               # atomic
-    cdef int32_t _workers, _operators, _awake, _computing, _watchers, _beat
+    cdef int32_t _workers, _made, _operators, _awake, _computing, _watchers, _beat
     cdef bint _closed
 
     def __cinit__(self, *_):
         self._posts = NULL
         self._memory = NULL
-        self._workers = 0
+        self._made = self._workers = 0
 
     def __init__(self, Edges edges not None, int workers, bytes heavy not None, ended):
         require_lock()
@@ -57,25 +60,26 @@ cdef class Team:
         self._edges, self._ended, self._heavy_bytes = edges, ended, heavy
         self._heavy = <const unsigned char*> heavy if workers > 1 and any(heavy) else NULL
         self._operators = <int32_t> edges.waiting.shape[0]
-        self._posts = <Post*> PyMem_Malloc(workers * sizeof(Post))
+        self._posts = <Post*> PyMem_Malloc((<size_t> workers + 1) * sizeof(Post))
         # `_light` has an end to spare: what an operator makes ready is put there before it is sorted
-        room = 3 * edges.waiting.shape[0] + workers * (edges.widest + 1)
+        room = 3 * edges.waiting.shape[0] + (workers + 1) * (edges.widest + 1)
         self._memory = <int32_t*> PyMem_Malloc(room * sizeof(int32_t))
         if self._posts == NULL or self._memory == NULL:
             raise MemoryError(f"no memory for a team of {workers} workers and {self._operators} operators")
         self._light, self._weighty = self._memory, self._memory + 2 * self._operators
         cdef Py_ssize_t number
-        for number in range(workers):
+        for number in range(workers + 1):  # the last is the guest
             post = &self._posts[number]
             post.bell = PyThread_allocate_lock()
             if post.bell == NULL:
                 raise MemoryError("no memory for a lock")
             PyThread_acquire_lock_timed(post.bell, -1, 0)
             post.rung = post.called = 0
-            post.asleep = post.watching = False
+            post.awake = post.asleep = post.watching = False
             post.current = NOTHING
             post.complete = self._weighty + self._operators + number * (edges.widest + 1)
-            self._workers += 1
+            self._made += 1
+        self._workers = workers
         self._awake = self._computing = self._watchers = self._beat = 0
         self._light_head = self._light_tail = self._weighty_head = self._weighty_tail = self._accepting = 0
         self._progress = 0
@@ -83,7 +87,7 @@ cdef class Team:
         self._forget()
 
     def __dealloc__(self):
-        for number in range(self._workers):
+        for number in range(self._made):
             PyThread_release_lock(self._posts[number].bell)
             PyThread_free_lock(self._posts[number].bell)
         PyMem_Free(self._posts)
@@ -91,7 +95,7 @@ cdef class Team:
 
     # For the owner
 
-    def start(self, token, Tracker tracker not None, first, calls, kernels, combine):
+    def start(self, token, Tracker tracker not None, first, calls, kernels, combine, bint guest=False):
         """Start a run; False while operators of an earlier one compute. Raises ValueError for calls of another graph."""
         cdef Calls flat = _flattened(calls)
         cdef tuple vocabularies = tuple(kernels)
@@ -106,17 +110,14 @@ cdef class Team:
         self._token, self._tracker, self._calls, self._kernels, self._combine = (
             token, tracker, flat, vocabularies, combine
         )
-        cdef Py_ssize_t number
-        for number in range(self._workers):
-            self._posts[number].watching = False
-        self._watchers = 0
+        store64(&self._progress, self._progress + 1)
         self._weighty_head = self._weighty_tail = 0
         store32(&self._light_head, 0)
         store32(&self._light_tail, 0)
         memcpy(self._light, tracker._counters.queue, tracker._tail * sizeof(int32_t))
         store32(&self._accepting, 1)
         self._sort(<int32_t> tracker._tail, 0)
-        if self._awake == 0:
+        if self._awake == 0 and not guest:
             self._call(1)  # it calls the others
         return True
 
@@ -148,27 +149,28 @@ cdef class Team:
     def work(self, int number):
         """Take operators and run them until the team is closed; raises what an operator raises. See the plain twin."""
         cdef Post* post = self._post(number)
-        cdef int64_t elapsed
+        cdef int64_t elapsed = 0
         cdef bint watching
-        self._awake += 1
-        cdef int32_t op = self._take(post, 0)
+        cdef int32_t op
         try:
             while not self._closed:
+                op = self._take(post, elapsed)
                 if op >= 0:
                     self._serve(post, op)
                     elapsed = 0
-                else:
+                elif post.asleep:
                     watching = post.watching
                     with nogil:
                         elapsed = self._sleep(post, watching)
-                if post.current < 0:
-                    op = self._take(post, elapsed)
+                else:
+                    return
+                if post.current >= 0:
+                    return
         except BaseException:
             store32(&self._accepting, 0)
             raise
         finally:
-            self._awake -= not post.asleep
-            post.asleep = False
+            self._go(post)
 
     def task(self, int number):
         """The run's token, and the operator that a worker is at; None where it is at none."""
@@ -183,8 +185,8 @@ cdef class Team:
     # Within a run
 
     cdef Post* _post(self, int number) except NULL:
-        if not 0 <= number < self._workers:
-            raise IndexError(f"worker {number}: expected 0 to {self._workers - 1}")
+        if not 0 <= number <= self._workers:
+            raise IndexError(f"worker {number}: expected 0 to {self._workers}")
         return &self._posts[number]
 
     @cython.final
@@ -194,8 +196,8 @@ cdef class Team:
         cdef Call* calls = self._calls._flat
         cdef PyObject** items = self._calls._items
         cdef PyObject** kernels = PySequence_Fast_ITEMS(self._kernels)
-        cdef int32_t i, count, found
-        cdef int64_t begun
+        cdef int32_t i, count, found, stride = self._workers > 1, left = stride
+        cdef int64_t begun, now, since = now_ns()
         while op >= 0:
             post.current = op
             begun = now_ns() if self._awake > 1 else 0
@@ -211,6 +213,13 @@ cdef class Team:
             for i in range(count):
                 if c.producers[post.complete[i]] > 1:
                     self._combine(post.complete[i])
+            left -= 1
+            if left == 0:
+                now = now_ns()
+                if self._light_head < self._light_tail and now - since >= _slow * stride:
+                    self._rouse()
+                since, stride = now, min(2 * stride, _stride)
+                left = stride
             self._tracker._left -= 1
             found = _release(c, op, count, post.complete, self._light + self._light_tail)
             op = self._next(post, found, begun)
@@ -249,7 +258,7 @@ cdef class Team:
     cdef int32_t _take(self, Post* post, int64_t elapsed) noexcept:
         """The first operator for a worker that comes from its sleep; or NOTHING, and it is counted as asleep."""
         self._get_up(post)
-        cdef int32_t op = self._pick(elapsed) if self._accepting else NOTHING
+        cdef int32_t op = self._pick(elapsed) if self._accepting and self._awake <= self._workers else NOTHING
         if op >= 0:
             self._computing += 1
             post.current = op
@@ -309,16 +318,24 @@ cdef class Team:
         if self._workers == 1:
             return
         if spare:
+            spare = min(spare, self._workers - self._awake)
             for number in range(self._workers):
                 spare -= load32(&self._posts[number].called) != 0
             self._call(spare)
         if self._light_head < self._light_tail and self._watchers == 0:
-            for number in range(self._workers):
-                post = &self._posts[number]
-                if post.asleep and not load32(&post.called):
-                    post.watching, self._watchers = True, 1
-                    self._ring(post)
-                    return
+            self._rouse()
+
+    @cython.final
+    cdef void _rouse(self) noexcept:
+        """Have a sleeping worker watch, with the first look soon."""
+        cdef int32_t number
+        for number in range(self._workers):
+            post = &self._posts[number]
+            if post.asleep and not load32(&post.called):
+                self._watchers += not post.watching
+                post.watching = True
+                self._ring(post)
+                return
 
     @cython.final
     cdef void _call(self, int32_t count) noexcept:
@@ -338,22 +355,32 @@ cdef class Team:
 
     @cython.final
     cdef void _lie_down(self, Post* post) noexcept:
-        """Count a worker as asleep. It watches, since others may be at work."""
-        self._awake -= 1
-        post.asleep = True
-        if self._workers > 1 and self._live():
+        """Count a worker as asleep, or the guest as gone. Somebody watches, since others may be at work."""
+        self._go(post)
+        post.asleep = post != &self._posts[self._workers]
+        if self._workers == 1 or not self._live():
+            return
+        if post.asleep:
             post.watching = True
             self._watchers += 1
+        else:
+            self._announce()
 
     @cython.final
     cdef void _get_up(self, Post* post) noexcept:
         """Count a worker as awake."""
-        if post.asleep:
-            self._awake += 1
-            self._watchers -= post.watching
         if load32(&post.rung):  # after it had woken by itself; whoever rang held the GIL, so the bell is there
             PyThread_acquire_lock_timed(post.bell, -1, 0)
-        post.asleep = post.watching = False
+        self._go(post)
+        self._awake += 1
+        post.awake = True
+
+    @cython.final
+    cdef void _go(self, Post* post) noexcept:
+        """Count a worker as gone: neither awake nor asleep."""
+        self._awake -= post.awake
+        self._watchers -= post.watching
+        post.awake = post.asleep = post.watching = False
         store32(&post.called, 0)
         store32(&post.rung, 0)
 
@@ -361,20 +388,26 @@ cdef class Team:
     cdef int64_t _sleep(self, Post* post, bint watching) noexcept nogil:
         """Sleep until called, and 0; or until no operator has ended between two looks though there is work, and WORTH.
 
-        Looks are taken while there is a run. Ringing and hearing order what was written before a call.
+        Only who watches looks, and gives up in the end. Ringing and hearing order what was written before a call.
         """
-        cdef int64_t pause = _first_look if watching else -1, seen = load64(&self._progress), now
+        cdef int64_t pause = _first_look if watching else -1, seen = load64(&self._progress), found
+        cdef int32_t idle = 0
+        cdef bint rung
         while True:
-            if PyThread_acquire_lock_timed(post.bell, pause, 0):
+            rung = PyThread_acquire_lock_timed(post.bell, pause, 0)
+            found = load64(&self._progress)
+            if rung:
                 exchange32(&post.rung, 0)
                 if load32(&post.called):
                     return 0
-                pause, seen = _first_look, load64(&self._progress)
-                continue
-            now = load64(&self._progress)
-            if not load32(&self._accepting):
-                pause = -1
-            elif now == seen and load32(&self._light_head) < load32(&self._light_tail):
+                pause, idle = _first_look, 0
+            elif (
+                found == seen and load32(&self._accepting)
+                and load32(&self._light_head) < load32(&self._light_tail)
+            ):
                 return _worth
             else:
-                pause, seen = min(2 * pause, _last_look), now
+                pause, idle = min(2 * pause, _last_look), idle + 1 if found == seen else 0
+                if idle == _looks:
+                    return 0
+            seen = found

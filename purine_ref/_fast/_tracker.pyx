@@ -18,7 +18,7 @@ from libc.string cimport memcpy
 import numpy
 
 from purine_ref._fast.edges import LIMIT, flatten, in_words, numbers, require_rows, require_size
-from purine_ref._fast.pace import FIRST_LOOK, LAST_LOOK, WORTH, breathe, require_lock, require_workers
+from purine_ref._fast.pace import FIRST_LOOK, LAST_LOOK, LOOKS, SLOW, STRIDE, WORTH, breathe, require_lock, require_workers
 
 # What this module was built for; see `_loops.pyx`.
 ABI = 6

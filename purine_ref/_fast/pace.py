@@ -18,6 +18,16 @@ FIRST_LOOK = 100e-6
 LAST_LOOK = 2e-3
 """The longest it sleeps between two looks: each sleep is twice the one before, up to this."""
 
+LOOKS = 100
+"""Looks at which nothing has changed after which it sleeps for good, unless there is a run: a fifth of a second."""
+
+SLOW = 200e-6
+"""Seconds that operators must take, none of which was expected to be worth a wake, for a worker to look at once."""
+
+STRIDE = 64
+"""The most operators after which a worker looks back at how long they took: first 1, then twice as many each time."""
+
+
 def breathe() -> None:
     """A function of Python, whose call is where the interpreter hands over its lock if another thread has asked.
 

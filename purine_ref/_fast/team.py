@@ -1,15 +1,20 @@
 """The plain twin of the team: several workers run one graph of Python operators, and none of them waits for a queue.
 
-A `Team` outlives its runs; its workers are threads that its owner makes, each of which calls `work`. As long as one
-worker is awake it goes on as `Tracker.run` does: first ready, first run. A second one is woken only for what is worth
-a wake (see `pace.py`): for a *heavy* operator beyond the one that a worker takes itself, or because no operator has
-ended for a while. When several are awake, each keeps the first successor that it made ready, and one whose last
-operator was too short to be worth it goes to sleep again, unless all others sleep.
+A `Team` outlives its runs; its workers are threads that its owner makes, each of which calls `work`. The thread that
+starts a run may take part as a *guest*, as long as there is something for it: then a run of small operators wakes
+nobody. No more than the workers' number compute at a time, the guest counted.
+
+As long as one worker is awake it goes on as `Tracker.run` does: first ready, first run. A second one is woken only for
+what is worth a wake (see `pace.py`): for a *heavy* operator beyond the one that a worker takes itself, or because no
+operator has ended for a while. For that, one *watches*: it sleeps for short times, also between two runs that follow
+each other soon. When several are awake, each keeps the first successor that it made ready, and one whose last operator
+was too short to be worth it goes to sleep again, unless all others sleep.
 
 Changing state, guarded by `_lock`: the counters of the run's tracker, the two queues, and who is awake. What a worker
 computes, and the additions of rule R4, are outside it. In the compiled twin, `_team.pxi`, the interpreter's lock is
 this lock, so it takes none. Names, signatures, errors and what is called in which order, where one worker is awake,
-are the same.
+are the same. A guest may be interrupted from the keyboard wherever it calls a function: what belongs together is
+written without a call in between, and the run has ended with that.
 """
 
 from __future__ import annotations
@@ -22,7 +27,7 @@ from typing import Any
 
 from purine_ref._fast.calls import Call, Calls
 from purine_ref._fast.edges import RELEASED, require_rows
-from purine_ref._fast.pace import FIRST_LOOK, LAST_LOOK, WORTH, require_workers
+from purine_ref._fast.pace import FIRST_LOOK, LAST_LOOK, LOOKS, SLOW, STRIDE, WORTH, require_workers
 
 Edges = Any
 Tracker = Any
@@ -30,14 +35,14 @@ Tracker = Any
 
 
 class Post:
-    """One worker: the operator it is at, or -1; whether it sleeps, was called to work, and watches in its sleep."""
+    """One worker: the operator it is at, or -1; is it awake, or asleep, was it called to work, does it watch."""
 
     def __init__(self) -> None:
         self.bell = threading.Lock()  # held; to ring is to let go of it
         self.bell.acquire()
         self.rung = False  # and the worker has not heard it yet
         self.current = NOTHING
-        self.asleep = self.called = self.watching = False
+        self.awake = self.asleep = self.called = self.watching = False  # a guest that is not there is neither
 
 
 class Team:
@@ -51,14 +56,15 @@ class Team:
         require_workers(workers)
         require_rows("heavy", heavy, len(edges.waiting))
         self._edges = edges
+        self._workers = workers
         self._several = workers > 1
         self._heavy = heavy if self._several and any(heavy) else None
         self._ended = ended
         self._lock = threading.Lock()
-        self._posts = [Post() for _ in range(workers)]
+        self._posts = [Post() for _ in range(workers + 1)]  # the last is the guest's
         self._light: deque[int] = deque()
         self._weighty: deque[int] = deque()
-        self._awake = self._computing = self._watchers = 0
+        self._awake = self._computing = self._watchers = self._starts = 0
         self._accepting = self._closed = False
         self._token: object = None
         self._tracker: Any = None  # the run's Tracker, or None between runs; and so the others
@@ -76,11 +82,13 @@ class Team:
         calls: Sequence[Call],
         kernels: Sequence[Any],
         combine: Callable[[int], object],
+        guest: bool = False,
     ) -> bool:
         """Start a run of a new `tracker`; the other arguments are those of `Tracker.run`, and `token` names the run.
 
-        False, and nothing is done, while operators of an earlier run compute. Raises ValueError for calls that are not
-        one for each operator, and for the tracker of other edges.
+        With `guest` no worker is woken: whoever starts it must call `work` as the guest. False, and nothing is done,
+        while operators of an earlier run compute. Raises ValueError for calls that are not one for each operator, and
+        for the tracker of other edges.
         """
         operators = len(self._edges.waiting)
         calls = calls if isinstance(calls, Calls) else Calls(calls)
@@ -96,12 +104,10 @@ class Team:
             self._calls, self._kernels, self._combine = calls, kernels, combine
             self._light.clear()
             self._weighty.clear()
-            for post in self._posts:
-                post.watching = False
-            self._watchers = 0
+            self._starts += 1
             self._accepting = True
             self._sort(first)
-            if self._awake == 0:
+            if self._awake == 0 and not guest:
                 self._call(1)  # it calls the others
             return True
 
@@ -129,57 +135,65 @@ class Team:
         """Send the workers home, those that compute when they have ended."""
         with self._lock:
             self._closed, self._accepting = True, False
-            self._call(len(self._posts))
+            self._call(self._workers)
 
     # For the workers --------------------------------------------------------------------------------------------
 
     def work(self, number: int) -> None:
         """Worker `number` takes operators and runs them, sleeping where there are none, until the team is closed.
 
-        Raises what an operator raises. Then nothing more of the run is started, and the operator counts as one that
-        computes until `retire`. So it does where the team was closed while it computed.
+        The guest, whose number is that of the workers, leaves instead of sleeping. Raises what an operator raises. Then
+        nothing more of the run is started, and the operator counts as one that computes until `retire`. So it does
+        where the team was closed while it computed. Raises IndexError for another number.
         """
-        post = self._posts[number]
-        with self._lock:
-            self._awake += 1
-            op = self._take(post, 0.0)
+        post = self._post(number)
+        op, elapsed = NOTHING, 0.0
         try:
             while not self._closed:
+                with self._lock:
+                    op = self._take(post, elapsed)
                 if op >= 0:
                     self._serve(post, op)
                     elapsed = 0.0
-                else:
+                elif post.asleep:
                     elapsed = self._sleep(post)
-                if post.current < 0:
-                    with self._lock:
-                        op = self._take(post, elapsed)
+                else:
+                    return
+                if post.current >= 0:
+                    return  # closed while it computed
         except BaseException:
             self.halt()
             raise
         finally:
             with self._lock:
-                self._awake -= not post.asleep
-                post.asleep = False
+                self._go(post)
 
     def task(self, number: int) -> tuple[object, int] | None:
         """The run's token, and the operator that a worker is at; None where it is at none."""
-        op = self._posts[number].current
+        op = self._post(number).current
         return None if op < 0 else (self._token, op)
 
     def retire(self, number: int) -> None:
         """Count a worker's operator, which has failed, as one that computes no longer."""
         with self._lock:
-            over = self._leave(self._posts[number])
+            over = self._leave(self._post(number))
         if over:
             self._ended()
 
     # Within a run -----------------------------------------------------------------------------------------------
+
+    def _post(self, number: int) -> Post:
+        if not 0 <= number <= self._workers:
+            raise IndexError(f"worker {number}: expected 0 to {self._workers}")
+        return self._posts[number]
 
     def _serve(self, post: Post, op: int) -> None:
         """Run `op` and what follows, until there is nothing more for this worker. No run can begin meanwhile."""
         lock, calls, kernels, tracker, light = self._lock, self._calls, self._kernels, self._tracker, self._light
         waiting, behind, several = tracker._waiting, self._edges.behind, self._several
         take, add = light.popleft, light.append
+        left = stride = int(several)  # operators until this worker looks back
+        since = time.perf_counter()
         while op >= 0:
             post.current = op
             begun = time.perf_counter() if self._awake > 1 else 0.0
@@ -190,6 +204,9 @@ class Team:
                 compute(kernels[place], inputs, outputs)
             if self._closed:
                 return
+            left -= 1
+            if left == 0:
+                since, left, stride = self._look_back(since, stride)
             consumers = behind[op]
             if consumers is None or self._awake > 1 or self._heavy is not None:
                 op = self._pass_on(post, op, begun)
@@ -206,6 +223,17 @@ class Team:
                     self._announce()
         if op == ENDED:
             self._ended()
+
+    def _look_back(self, since: float, count: int) -> tuple[float, int, int]:
+        """Have another worker look soon if there is light work, and the last `count` operators were slow, since then.
+
+        Returns when to look back again: the time now, and twice how many operators later.
+        """
+        now, following = time.perf_counter(), min(2 * count, STRIDE)
+        if self._light and now - since >= SLOW * count:
+            with self._lock:
+                self._rouse()
+        return now, following, following
 
     def _pass_on(self, post: Post, op: int, begun: float) -> int:
         """Count `op` as run, queue what it made ready, and take the next; NOTHING or ENDED if there is none."""
@@ -237,7 +265,7 @@ class Team:
     def _take(self, post: Post, elapsed: float) -> int:
         """The first operator for a worker that comes from its sleep; or NOTHING, and it is counted as asleep."""
         self._get_up(post)
-        op = self._pick(elapsed) if self._accepting else NOTHING
+        op = self._pick(elapsed) if self._accepting and self._awake <= self._workers else NOTHING
         if op >= 0:
             self._computing += 1
             post.current = op
@@ -278,64 +306,84 @@ class Team:
 
     def _announce(self) -> None:
         """Call sleeping workers to the heavy operators; where there is light work, have one of them watch."""
-        coming = sum(post.called for post in self._posts)
-        if len(self._weighty) > coming:
-            self._call(len(self._weighty) - coming)
+        if self._weighty:
+            coming = sum(post.called for post in self._posts)
+            self._call(min(len(self._weighty), self._workers - self._awake) - coming)
         if self._light and self._several and not self._watchers:
-            for post in self._posts:
-                if post.asleep and not post.called:
-                    post.watching, self._watchers = True, 1
-                    self._ring(post)
-                    return
+            self._rouse()
+
+    def _rouse(self) -> None:
+        """Have a sleeping worker watch, with the first look soon."""
+        for post in self._posts:
+            if post.asleep and not post.called:
+                self._ring(post, called=False)
+                return
 
     def _call(self, count: int) -> None:
         """Have so many sleeping workers get up that were not called yet."""
         for post in self._posts:
             if count > 0 and post.asleep and not post.called:
-                post.called = True
-                self._ring(post)
+                self._ring(post, called=True)
                 count -= 1
 
-    def _ring(self, post: Post) -> None:
+    def _ring(self, post: Post, called: bool) -> None:
+        """Wake a worker: to work if it is called, else to watch."""
+        if called:
+            post.called = True
+        else:
+            self._watchers += not post.watching
+            post.watching = True
         if not post.rung:
             post.rung = True
             post.bell.release()
 
     def _lie_down(self, post: Post) -> None:
-        """Count a worker as asleep. It watches, since others may be at work."""
-        self._awake -= 1
-        post.asleep = True
-        if self._several and self._live():
+        """Count a worker as asleep, or the guest as gone. Somebody watches, since others may be at work."""
+        self._go(post)
+        post.asleep = post is not self._posts[self._workers]
+        if not self._several or not self._live():
+            return
+        if post.asleep:
             post.watching = True
             self._watchers += 1
+        else:
+            self._announce()
 
     def _get_up(self, post: Post) -> None:
         """Count a worker as awake."""
-        if post.asleep:
-            self._awake += 1
-            self._watchers -= post.watching
         if post.rung:  # after it had woken by itself
             post.bell.acquire()
-        post.asleep = post.called = post.watching = post.rung = False
+        self._go(post)
+        self._awake += 1
+        post.awake = True
+
+    def _go(self, post: Post) -> None:
+        """Count a worker as gone: neither awake nor asleep."""
+        self._awake -= post.awake
+        self._watchers -= post.watching
+        post.awake = post.asleep = post.called = post.watching = post.rung = False
 
     def _sleep(self, post: Post) -> float:
         """Sleep until called, and 0; or until no operator has ended between two looks though there is work, and WORTH.
 
-        Looks are taken while there is a run.
+        Only who watches looks. After `LOOKS` in vain it is 0 too: who has nothing to watch then sleeps for good.
         """
-        pause, seen = FIRST_LOOK if post.watching else -1, self._left()
+        pause, idle, seen = FIRST_LOOK if post.watching else -1, 0, (self._starts, self._left())
         while True:
-            if post.bell.acquire(timeout=pause):
+            rung = post.bell.acquire(timeout=pause)
+            found = (self._starts, self._left())
+            if rung:
                 post.rung = False
                 if post.called:
                     return 0.0
-                pause, seen = FIRST_LOOK, self._left()
-            elif not self._accepting:
-                pause = -1
-            elif self._light and self._left() == seen:
+                pause, idle = FIRST_LOOK, 0
+            elif found == seen and self._light and self._accepting:
                 return WORTH
             else:
-                pause, seen = min(2 * pause, LAST_LOOK), self._left()
+                pause, idle = min(2 * pause, LAST_LOOK), idle + 1 if found == seen else 0
+                if idle == LOOKS:
+                    return 0.0
+            seen = found
 
 
 NOTHING = -1

@@ -28,7 +28,7 @@ from purine_ref.errors import GraphError, PeerLost
 from purine_ref.executors.failures import one_error, tidy
 from purine_ref.executors.memory import Binding, Memory
 from purine_ref.executors.observer import Observer, notify
-from purine_ref.executors.reporting import Reporting, Several
+from purine_ref.executors.reporting import Reporting, Several, operator_of
 from purine_ref.graph import Blob, Graph, Op
 from purine_ref.lifetimes import share_memory
 from purine_ref.operation import Array, Kernels, RunKey
@@ -51,14 +51,17 @@ _log = logging.getLogger("purine_ref")
 class Run:
     """One run: its schedule, its kernels, and the failures so far.
 
-    `starting` is held until `_start` has returned.
+    `attended` says that whoever starts it waits for it next, and may compute meanwhile. `starting` is held until
+    `_start` has returned.
     """
 
-    def __init__(self, schedule: Schedule, kernels: Sequence[Kernels]) -> None:
+    def __init__(self, schedule: Schedule, kernels: Sequence[Kernels], attended: bool = False) -> None:
         self.schedule = schedule
         self.kernels = kernels
+        self.attended = attended
         self.failures: list[BaseException] = []
         self.starting = threading.Lock()
+        self.starting.acquire()
 
 
 class Executor(Reporting, ABC):
@@ -112,27 +115,32 @@ class Executor(Reporting, ABC):
 
     def run(self) -> None:
         """Run the whole graph once: `run_async`, then `sync`."""
-        self.run_async()
+        self._begin(True)
         self.sync()
 
     def run_async(self) -> None:
         """Start a run. Raises RuntimeError while one runs, after `close`, and in a forked child."""
+        self._begin(False)
+
+    def _begin(self, attended: bool) -> None:
         self._open_binding("run")  # not kept: an operator's error keeps this frame alive
-        with self._guard:
-            self._refuse_while_running("started again")
-            run = Run(Schedule(self.plan), self._bound.begin(RunKey(self.seed, self.iteration), self.transport))
-            run.starting.acquire()
-            self._run = run
+        run: Run | None = None
         try:
+            with self._guard:
+                self._refuse_while_running("started again")
+                kernels = self._bound.begin(RunKey(self.seed, self.iteration), self.transport)
+                self._run = run = Run(Schedule(self.plan), kernels, attended)
             if self._observer is not None:
                 notify(self._observer.began, self.iteration, self._clock())
             with quiet():
                 self._start(run)
         except BaseException as error:
-            self._abandon(run, error)
+            if run is not None:
+                self._abandon(run, error)
             raise
         finally:
-            run.starting.release()
+            if run is not None:
+                run.starting.release()
 
     def sync(self, commit: bool = True) -> None:
         """Wait for the run that was started; at once if there is none. The executor can then run again.
@@ -344,11 +352,6 @@ class Executor(Reporting, ABC):
         self._abort(f"operator {op.name!r} failed: {type(error).__name__}: {error}")
         return error
 
-    def _busy_names(self) -> str:
-        """The operators that are computing, for a message."""
-        ops = [_operator(computed) for computed in list(self._computing.values())]
-        return ", ".join(repr(op.name) for op in ops if op is not None)
-
     @property
     def _bound(self) -> Binding:
         if self._binding is None:
@@ -364,7 +367,7 @@ class Executor(Reporting, ABC):
     def _refuse_inside(self, what: str) -> None:
         self._refuse_fork(what)
         computed = self._computing.get(threading.get_ident())
-        op = None if computed is None else _operator(computed)
+        op = None if computed is None else operator_of(computed)
         if op is not None:
             own = f"its own operator {op.name!r}"
             raise RuntimeError(f"executor of graph {self.graph.name!r} cannot be {what} from {own}")
@@ -393,8 +396,3 @@ def _additive(plan: Plan) -> bytearray:
             for op, _ in plan.graph.blobs[blob].producers:
                 found[op.index] = 1
     return found
-
-
-def _operator(computed: Op | Several) -> Op | None:
-    """The operator that a thread computes, by its entry in `_computing`."""
-    return computed if isinstance(computed, Op) else computed.running()

@@ -32,6 +32,11 @@ class Reporting:
     _clock: Callable[[], float]
     _computing: dict[int, Op | Several]
 
+    def _busy_names(self) -> str:
+        """The operators that are computing, for a message."""
+        ops = [operator_of(computed) for computed in list(self._computing.values())]
+        return ", ".join(repr(op.name) for op in ops if op is not None)
+
     def _report_end(self, error: BaseException | None) -> None:
         if self._observer is not None:
             notify(self._observer.ended, self.iteration, self._clock(), error)
@@ -66,3 +71,8 @@ class Reporting:
                 notify(self._observer.failed, op, self._clock(), error)
             finally:
                 del self._computing[thread]
+
+
+def operator_of(computed: Op | Several) -> Op | None:
+    """The operator that a thread computes, by its entry among those who compute."""
+    return computed if isinstance(computed, Op) else computed.running()

@@ -1,6 +1,8 @@
 """The threaded executor: a pool of workers for the CPUs, one ordered worker for each (device, stream) elsewhere.
 
 Where nothing but the graph has a say, the workers are a `pool.Pool`, whose loop over the operators may be compiled.
+There, the thread that calls `run` computes too, in place of a worker, until it finds nothing more to do: a run of small
+operators wakes nobody. Not so where operators are long, since it is the one that an interrupt ends.
 Else which operator may start is decided by `lanes.Lanes`, under its lock. Here are the threads. Operators compute
 outside any lock, and so do the additions of rule R4. A worker that makes operators ready takes one of its lane itself,
 and wakes a sleeping worker only for each of the others; in a pool, only for those that are worth it.
@@ -67,8 +69,11 @@ class Threaded(Executor):
     def _start(self, run: Run) -> None:
         crew = self._crew
         if isinstance(crew, Pool):
-            if not crew.start(run, self._bound):
+            guest = run.attended and crew.takes_guests
+            if not crew.start(run, self._bound, guest):
                 self._refuse_while_computing()
+            if guest:
+                self._attend(crew)
             return
         if not crew.start(run):
             self._refuse_while_computing()
@@ -91,26 +96,42 @@ class Threaded(Executor):
     def _share(self, pool: Pool, number: int) -> None:
         self._computing[threading.get_ident()] = Place(pool, number)
         try:
-            while not self._shared(pool, number):
+            while self._shared(pool, number) is not None:
                 pass
         finally:
             del self._computing[threading.get_ident()]
 
-    def _shared(self, pool: Pool, number: int) -> bool:
-        """Work for the pool until an operator fails, or the pool is closed; returns whether that is so."""
+    def _attend(self, pool: Pool) -> None:
+        """Work for the pool as its guest. Raises the interrupt from the keyboard that came meanwhile."""
+        thread = threading.get_ident()
+        self._computing[thread] = pool.guest
+        try:
+            error = self._shared(pool, pool.guest.number)
+        finally:
+            del self._computing[thread]
+        if isinstance(error, KeyboardInterrupt):  # it must not wait for other workers' operators to end
+            raise error
+
+    def _shared(self, pool: Pool, number: int) -> BaseException | None:
+        """Work for the pool until an operator fails; returns its error, or None when there is no more to do."""
         try:
             pool.team.work(number)
             if pool.task(number) is None:
-                return True
+                return None
             _ = self._bound  # refuses: the executor was closed while the operator computed
         except BaseException as error:
             task = pool.task(number)
             if task is None:
                 raise
             run, op = task
-            run.failures.append(self._failed(op, error))
+            try:
+                failure = self._failed(op, error)
+                run.failures.append(failure)
+            finally:  # a guest may be interrupted anywhere
+                pool.team.retire(number)
+            return failure
         pool.team.retire(number)
-        return False
+        return None
 
     def _serve(self, lanes: Lanes, lane: Lane) -> None:
         with lanes.lock:

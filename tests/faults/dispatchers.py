@@ -76,8 +76,8 @@ COUNTED: dict[int, Schedule] = {}
 """The first schedule of each plan, by the plan's identity; the schedule keeps it alive."""
 
 
-def counted_before(right: Any, schedule: Schedule, kernels: Any) -> Any:
-    return right(COUNTED.setdefault(id(schedule._plan), schedule), kernels)
+def counted_before(right: Any, schedule: Schedule, kernels: Any, attended: bool) -> Any:
+    return right(COUNTED.setdefault(id(schedule._plan), schedule), kernels, attended)
 
 
 def twice(right: Any, self: Executor, run: Any, index: int) -> Any:
