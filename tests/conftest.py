@@ -1,20 +1,40 @@
-"""What every suite shares: the amount of searching hypothesis does, and that a run which executed no test fails."""
+"""What every suite shares: how hypothesis searches, and how much, and that a run which executed no test fails."""
 
 from __future__ import annotations
 
 import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from faults import scoreboard
 
 EXAMPLES = {"dev": 50, "ci": 300, "long": 10_000}
 """Hypothesis profiles: examples per property. HYPOTHESIS_PROFILE chooses; unset, it is ci where CI is set, else dev."""
 
+for variable in ("FORCE_COLOR", "NO_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS", "LINES"):
+    os.environ.pop(variable, None)  # what commands print, here and in processes, is what they print by themselves
+
 for name, examples in EXAMPLES.items():
-    settings.register_profile(name, max_examples=examples, deadline=None, print_blob=True)
+    settings.register_profile(
+        name,
+        max_examples=examples,
+        deadline=None,
+        print_blob=True,
+        derandomize=name != "long",  # the same examples on every machine; the long search draws new ones
+        suppress_health_check=[HealthCheck.too_slow],  # which a busy machine is
+    )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
+
+
+@pytest.fixture
+def socket_folder() -> Iterator[Path]:
+    """A folder for Unix sockets, whose paths must be short, wherever temporary files are."""
+    with tempfile.TemporaryDirectory(prefix="purine-ref-", dir="/tmp") as folder:
+        yield Path(folder)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 import threading
+import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,11 +25,24 @@ from purine_ref.graph import Blob, Graph, Op
 from purine_ref.operation import Operation
 from purine_ref.tensor import Tensor
 
-WATCH = 30.0
+WATCH = 60.0
 """Seconds after which a wait gives up: far more than anything here takes, so that only a hang reaches it."""
+
+BUSY = 4.0
+"""Seconds by which a busy machine may hold up what takes a moment: what is not done within them waits for `WATCH`."""
+
+START = 0.05
+"""Seconds within which a quiet machine starts and ends an interpreter that does nothing; a quick one takes a third."""
 
 SHAPE = (3, 2)
 """The shape of the blobs of `Call`."""
+
+
+def slowness() -> float:
+    """How many times longer than on a quiet machine processes take now; 1 at least. Time limits are to be as long."""
+    begun = time.perf_counter()
+    subprocess.run([sys.executable, "-P", "-I", "-S", "-c", ""], check=True, timeout=WATCH)
+    return max(1.0, (time.perf_counter() - begun) / START)
 
 
 def nothing() -> None:
@@ -141,15 +157,23 @@ class Trace(Observer):
 
 
 class Delays(Observer):
-    """Holds operators up for a time that depends on `seed` and their names, giving the others the processor."""
+    """Holds operators up for a time that depends on `seed` and their names, giving the others the processor.
+
+    On a busy machine each time takes as long as the others like: after `LONGEST` seconds it is enough.
+    """
+
+    LONGEST = 0.002
 
     def __init__(self, seed: int, most: int = 40) -> None:
         self.seed = seed
         self.most = most
 
     def _hold(self, moment: str, op: Op) -> None:
+        until = time.perf_counter() + self.LONGEST
         for _ in range(zlib.crc32(f"{self.seed}/{moment}/{op.name}".encode()) % self.most):
             os.sched_yield()
+            if time.perf_counter() > until:
+                return
 
     def started(self, op: Op, at: float) -> None:
         self._hold("started", op)

@@ -11,8 +11,11 @@ from hooks import WATCH
 from purine_ref.errors import PeerLost
 from purine_ref.transports import World, joined, local_worlds
 
+LIMIT = 2 * WATCH
+"""Seconds in which all ranks must be done: some of them train."""
 
-def outcomes(worlds: Sequence[World], action: Callable[[World], Any], limit: float = WATCH) -> list[Any]:
+
+def outcomes(worlds: Sequence[World], action: Callable[[World], Any], limit: float = LIMIT) -> list[Any]:
     """What `action` returns or raises on each rank. One that is not done within `limit` seconds fails the test."""
     found: list[Any] = [None] * len(worlds)
 
@@ -36,7 +39,7 @@ def outcomes(worlds: Sequence[World], action: Callable[[World], Any], limit: flo
     return found
 
 
-def together(worlds: Sequence[World], action: Callable[[World], Any], limit: float = WATCH) -> list[Any]:
+def together(worlds: Sequence[World], action: Callable[[World], Any], limit: float = LIMIT) -> list[Any]:
     """What `action` returns on each rank. Raises what one raises, the loss of another only where nothing else is."""
     found = outcomes(worlds, action, limit)
     errors = [each for each in found if isinstance(each, BaseException)]
@@ -45,6 +48,6 @@ def together(worlds: Sequence[World], action: Callable[[World], Any], limit: flo
     return found
 
 
-def locally(size: int, action: Callable[[World], Any], limit: float = WATCH) -> list[Any]:
+def locally(size: int, action: Callable[[World], Any], limit: float = LIMIT) -> list[Any]:
     """`together`, in a new world in this process."""
     return together(local_worlds(size), action, limit)

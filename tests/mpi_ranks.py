@@ -18,9 +18,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -309,13 +310,14 @@ class Ranks:
 
 
 @contextmanager
-def started(ranks: int, folder: Path) -> Iterator[Ranks]:
+def started(ranks: int) -> Iterator[Ranks]:
     """So many ranks, for the block; nothing of them is left after it."""
-    path = str(folder / "ranks")
-    with socket.socket(socket.AF_UNIX) as listening:
+    # A socket's path must be short, wherever temporary files are.
+    with TemporaryDirectory(prefix="purine-ref-", dir="/tmp") as folder, socket.socket(socket.AF_UNIX) as listening:
+        path = str(Path(folder) / "ranks")
         listening.bind(path)
         listening.listen(ranks)
-        listening.settimeout(WATCH)
+        listening.settimeout(2 * WATCH)  # interpreters start, and MPI in them
         command = mpiexec(ranks, "-c", SERVE, str(Path(__file__).parent), path)
         launcher = subprocess.Popen(command, start_new_session=True, stdin=subprocess.DEVNULL)
         sockets: list[socket.socket] = []
@@ -325,7 +327,8 @@ def started(ranks: int, folder: Path) -> Iterator[Ranks]:
             yield Ranks(launcher, [Far(Connection(os.dup(one.fileno()))) for one in sockets])
         finally:
             for one in sockets:
-                one.shutdown(socket.SHUT_RDWR)
+                with suppress(OSError):  # its rank is gone
+                    one.shutdown(socket.SHUT_RDWR)
                 one.close()
             try:
                 launcher.wait(WATCH)

@@ -22,6 +22,7 @@ import click
 import numpy as np
 import pytest
 
+from hooks import slowness
 from purine_ref import cli, snapshot
 from purine_ref.conformance import Comparison, Scheme, register, scheme_forms, schemes
 from purine_ref.errors import GraphError
@@ -423,7 +424,9 @@ def test_the_bar_stays_out_of_a_pipe() -> None:
 # Interrupts and kills ------------------------------------------------------------------------------------------------
 
 SOON = 1.0
-"""Seconds within which Ctrl-C must end a run."""
+"""Seconds within which Ctrl-C must end a run, in one of `TRIES`: a busy machine may hold up any."""
+
+TRIES = 3
 
 
 @pytest.mark.parametrize(
@@ -434,6 +437,11 @@ SOON = 1.0
 )  # fmt: skip
 def test_sc_12_ctrl_c_ends_a_run_within_a_second(arguments: list[str], in_tmp: Path) -> None:
     """SC-12: exit code 130, no traceback; R12. A snapshot is whole, and nothing is left beside it."""
+    assert any(ctrl_c_ends(arguments, in_tmp) < SOON * slowness() for _ in range(TRIES))
+
+
+def ctrl_c_ends(arguments: list[str], folder: Path) -> float:
+    """The seconds from Ctrl-C to the end of the command, which must have ended as it should."""
     with on_terminal(*arguments, stdout=subprocess.PIPE) as (process, ours):
         assert process.stdout is not None
         if arguments[0] == "train":
@@ -446,24 +454,29 @@ def test_sc_12_ctrl_c_ends_a_run_within_a_second(arguments: list[str], in_tmp: P
         process.stdout.read()
         text = read_terminal(ours).decode()
     assert code == 130
-    assert took < SOON
     assert "Traceback" not in text
     assert text.rstrip().endswith("interrupted")
-    assert all(path.name == "nin.npz" for path in in_tmp.iterdir())
-    for path in in_tmp.iterdir():
+    assert all(path.name == "nin.npz" for path in folder.iterdir())
+    for path in folder.iterdir():
         assert snapshot.load(path).iteration > 0
+    return took
 
 
-KILLED = [*SHORT_TRAIN, "--batch", "400", "--epochs", "100", "--seed", "3", "--save", "run.npz"]
+KILLED = [*SHORT_TRAIN, "--batch", "400", "--epochs", "100000", "--seed", "3", "--save", "run.npz"]
+"""It does not come to its end before it is killed, however long that takes."""
 
 
 def killed_at_a_save(resume: Sequence[str], lines: int) -> None:
-    """Train, read so many lines of output, and kill it when it next has a file beside the snapshot: while it saves."""
+    """Train, read so many lines of output, and kill it when it next has a file beside the snapshot: while it saves.
+
+    On a busy machine one may never look at the right moment: then it is killed at any.
+    """
     with subprocess.Popen([*PROGRAM, *KILLED, *resume], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for _ in range(lines):
             assert process.stdout.readline()
-        while not list(Path().glob("*.tmp")) and process.poll() is None:
+        until = time.monotonic() + 1.0
+        while not list(Path().glob("*.tmp")) and time.monotonic() < until:
             pass
         process.kill()
 
@@ -481,7 +494,6 @@ def test_dp_06_a_run_that_was_killed_again_and_again_ends_with_the_bits_of_one_t
     capsys: pytest.CaptureFixture[str], in_tmp: Path
 ) -> None:
     """DP-06: SIGKILL at any moment leaves the previous snapshot whole; going on from it gives the same file."""
-    assert called(capsys, *KILLED[:-1], "straight.npz")[0] == 0
     rng = np.random.default_rng(8)
     killed_after_a_line([], 2)
     reached = [snapshot.load("run.npz").epoch]
@@ -490,11 +502,13 @@ def test_dp_06_a_run_that_was_killed_again_and_again_ends_with_the_bits_of_one_t
         reached.append(snapshot.load("run.npz").epoch)
         for left in Path().glob("*.tmp"):
             left.unlink()
-    assert 1 <= reached[0] < reached[-1] < 100
+    assert 1 <= reached[0] < reached[-1]
     assert reached == sorted(reached)
-    code, out, _ = called(capsys, *KILLED, "--resume", "run.npz")
+    last = snapshot.load("run.npz").iteration
+    code, out, _ = called(capsys, *KILLED, "--resume", "run.npz", "--iterations", "40")
     assert code == 0
     assert out.splitlines()[0].startswith(f"all layers, epoch {reached[-1] + 1}: ")
+    assert called(capsys, *KILLED[:-1], "straight.npz", "--iterations", str(last + 40))[0] == 0
     assert Path("run.npz").read_bytes() == Path("straight.npz").read_bytes()
 
 
@@ -600,3 +614,14 @@ def test_an_interrupt_is_130_whoever_raises_it(
         monkeypatch.setattr(importlib.import_module("purine_ref.cli.jobs"), "verify", interrupted)
         code, _, err = called(capsys, *SHORT_VERIFY)
         assert (code, err.strip()) == (130, "interrupted")
+
+
+def test_the_end_of_a_file_is_no_interrupt(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """`click` takes every EOFError for Ctrl-D at a prompt."""
+    def ended(*_: Any) -> None:
+        raise EOFError("nobody is there")
+
+    monkeypatch.setattr(importlib.import_module("purine_ref.cli.jobs"), "verify", ended)
+    code, _, err = called(capsys, *SHORT_VERIFY)
+    assert code == 2
+    assert err.splitlines()[-1] == "EOFError: nobody is there"

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -87,7 +88,11 @@ def test_a_good_port_gives_arrays_and_stops(case: Case, tmp_path: Path) -> None:
         ("pickle", "missing", "header"),
     ],
 )
-def test_what_a_port_does_wrong_is_told(how: str, kind: str, words: str, case: Case, tmp_path: Path) -> None:
+def test_what_a_port_does_wrong_is_told(
+    how: str, kind: str, words: str, case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if how in ("exit", "killed"):  # it ends, if not at once
+        monkeypatch.setattr("purine_ref.conformance.driving.process.CLOSING", LIMIT)
     with bad(how) as port:
         with pytest.raises(PortFault) as caught:
             _ = [play(port, case, tmp_path) for _ in range(2)]
@@ -108,10 +113,17 @@ def test_another_session_is_begun_where_the_old_one_is_of_no_use(
 
 
 @pytest.mark.parametrize("how", ["hang", "half"])
-def test_a_port_that_does_not_reply_has_hung(how: str, case: Case, tmp_path: Path) -> None:
+def test_a_port_that_does_not_reply_has_hung(
+    how: str, case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = DriveSession.run
+
+    def hurried(session: DriveSession, *arguments: Any) -> None:
+        session.limit = HURRY  # for this request alone: the others have their reply
+        run(session, *arguments)
+
+    monkeypatch.setattr(DriveSession, "run", hurried)
     with bad(how) as port:
-        assert port.hello
-        port.limit = HURRY
         with pytest.raises(PortFault, match=r"run: no reply in 0\.3 s") as caught:
             play(port, case, tmp_path)
         assert caught.value.kind == "hung"
@@ -146,7 +158,8 @@ def test_a_wrong_hello_is_garbage(how: str, words: str) -> None:
     assert caught.value.kind == "garbage"
 
 
-def test_a_port_that_ends_at_once_has_crashed() -> None:
+def test_a_port_that_ends_at_once_has_crashed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("purine_ref.conformance.driving.process.CLOSING", LIMIT)
     with bad("gone") as port, pytest.raises(PortFault, match="hello: the port ended with exit code 3"):
         _ = port.hello
 
@@ -280,8 +293,8 @@ class Threaded:
 
 
 @pytest.fixture
-def address(tmp_path: Path) -> str:
-    return f"ipc://{tmp_path}/port"
+def address(socket_folder: Path) -> str:
+    return f"ipc://{socket_folder}/port"
 
 
 def test_the_same_messages_over_zeromq(address: str, case: Case, tmp_path: Path) -> None:

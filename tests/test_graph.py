@@ -382,10 +382,10 @@ def cycle_of(names: list[str]) -> Graph:
 
 def refuse_cycle(graph: Graph, *expected: str) -> None:
     """`prepare` must find one of the ways in which the cycle can be written, soon."""
-    begun = time.perf_counter()
+    begun = time.thread_time()
     with pytest.raises(CycleError) as caught:
         prepare(graph)
-    assert time.perf_counter() - begun < 1
+    assert time.thread_time() - begun < 1
     assert " -> ".join(caught.value.cycle) in expected
     assert str(caught.value) == (
         f"graph 'case' has a cycle: {' -> '.join(caught.value.cycle)}; a bi-graph must be acyclic"

@@ -75,9 +75,9 @@ def on_hosts(schemes: Sequence[str], size: int) -> list[str]:
 
 
 @pytest.mark.parametrize(("size", "schemes"), [(2, TWO), (3, THREE)], ids=["2", "3"])
-def test_r8_r10_over_zeromq(size: int, schemes: Sequence[str], tmp_path: Path) -> None:
+def test_r8_r10_over_zeromq(size: int, schemes: Sequence[str], socket_folder: Path) -> None:
     texts = on_hosts(schemes, size)
-    check(over_zeromq(size, f"ipc://{tmp_path}/0", "-", texts), size, texts)
+    check(over_zeromq(size, f"ipc://{socket_folder}/0", "-", texts), size, texts)
 
 
 def test_r8_r10_over_zeromq_with_keys(tmp_path: Path) -> None:

@@ -45,6 +45,14 @@ def open_umask() -> Iterator[None]:
     os.umask(before)
 
 
+@pytest.fixture
+def usual_umask() -> Iterator[None]:
+    """A umask that lets others read, whatever it is outside."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
 # Making --------------------------------------------------------------------------------------------------------------
 
 
@@ -146,6 +154,7 @@ def test_the_tools_of_zeromq_read_the_files(folder: Path) -> None:
     assert zmq.auth.load_certificate(private_file) == (held.public, held.secret)
 
 
+@pytest.mark.usefixtures("usual_umask")
 def test_files_of_the_tools_of_zeromq_are_read(folder: Path) -> None:
     folder.mkdir(0o700)
     _, private_file = zmq.auth.create_certificates(folder, "theirs", {"who": "me"})
@@ -310,7 +319,9 @@ def test_keys_are_checked_wherever_they_come_from() -> None:
 # The command ---------------------------------------------------------------------------------------------------------
 
 
-def test_keygen_makes_a_pair_and_says_where(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_keygen_makes_a_pair_and_says_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On a line for each file, however long."""
+    folder = tmp_path / ("[red]" + "x" * 200)
     assert cli.run(["keygen", str(folder), "--name", "rank0"]) == 0
     out, err = capsys.readouterr()
     assert err == ""

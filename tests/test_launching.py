@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -362,7 +362,11 @@ def test_a_command_that_is_not_there_is_refused_and_leaves_nobody() -> None:
 
 def children() -> set[int]:
     """The processes that this one has started and not waited for, dead ones too."""
-    return {int(pid) for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()}
+    found: set[int] = set()
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended meanwhile has handed them on
+            found |= {int(pid) for pid in (task / "children").read_text().split()}
+    return found
 
 
 # A launcher that dies or is signalled ---------------------------------------------------------------------------------

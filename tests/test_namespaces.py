@@ -164,19 +164,23 @@ VERIFY = ["verify", "--model", "mlp-digits", "--dtype", "float32", "--steps", "2
 
 @contextmanager
 def two(
-    network: Network, folder: Path, options: Callable[[int], list[str]], at: Callable[[int], str]
+    network: Network,
+    folder: Path,
+    options: Callable[[int], list[str]],
+    at: Callable[[int], str],
+    patience: float = WATCH,
 ) -> Iterator[list[Rank]]:
     """Two ranks that verify, each on its host, with `options` of its own; afterwards they have ended."""
     ranks = []
     try:
         for number in range(2):
-            worker = ["worker", "--rank", str(number), "--world", "2", "--timeout", "5", "--patience", "4"]
+            worker = ["worker", "--rank", str(number), "--world", "2", "--timeout", "5", "--patience", str(patience)]
             worker += ["--connect", f"tcp://{at(0)}:{PORT}", "--listen", f"tcp://{at(number)}:{PORT}"]
             report = ["--json", str(folder / "report.json")]
             command = [*worker, *options(number), "--", *VERIFY, *report]
             ranks.append(Rank(f"rank{number}", command, folder, network.hosts[number]))
         yield ranks
-        deadline = time.monotonic() + WATCH
+        deadline = time.monotonic() + 3 * WATCH
         while alive := [rank.sentinel for rank in ranks if rank.code is None]:
             assert wait(alive, deadline - time.monotonic()), [rank.complained() for rank in ranks]
     finally:
@@ -234,14 +238,14 @@ def test_listening_beyond_this_machine_needs_keys(tmp_path: Path) -> None:
 
 def test_a_wrong_key_is_told_from_a_dead_network(tmp_path: Path) -> None:
     with bridged(2) as network:
-        keys = [keygen(tmp_path / f"keys{number}") for number in range(2)]
-        with two(network, tmp_path, lambda number: keys[number], lambda host: network.addresses[host]) as ranks:
+        keys, at = [keygen(tmp_path / f"keys{number}") for number in range(2)], lambda host: network.addresses[host]
+        with two(network, tmp_path, lambda number: keys[number], at, patience=4) as ranks:
             pass
         for rank in ranks:
             assert rank.code not in (0, None)
             assert "key" in rank.complained()
         network.pull(1)
-        with two(network, tmp_path, lambda _: keys[0], lambda host: network.addresses[host]) as ranks:
+        with two(network, tmp_path, lambda _: keys[0], at, patience=4) as ranks:
             pass
         for number, rank in enumerate(ranks):
             assert rank.code not in (0, None)

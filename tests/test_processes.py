@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from hooks import WATCH, slowness
+
 PRELUDE = """
 import os, signal, socket, sys, threading
 import numpy as np
@@ -40,7 +42,7 @@ def process(body: str) -> Iterator[subprocess.Popen[str]]:
     started = subprocess.Popen(script(body), stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
         yield started
-        started.communicate(timeout=30)
+        started.communicate(timeout=WATCH)
         with pytest.raises(ProcessLookupError):  # no orphan
             os.killpg(started.pid, 0)
     finally:
@@ -54,6 +56,9 @@ def line(started: subprocess.Popen[str]) -> str:
     assert started.stdout is not None
     return started.stdout.readline().strip()
 
+
+TRIES = 3
+"""How often a time limit is tried: a busy machine may hold up any process, and what really waits does so every time."""
 
 LONG = {
     "interruptible": "threading.Event().wait(60)",
@@ -82,15 +87,21 @@ def test_sc_12_an_interrupt_ends_a_run_and_the_process(executor: str, wait: str)
     except KeyboardInterrupt:
         sys.exit(130)
     """
-    with process(body) as started:
-        assert line(started) == "long"
-        begun = time.perf_counter()
-        started.send_signal(signal.SIGINT)
-        assert line(started) == "interrupted"
-        assert time.perf_counter() - begun < 2
-        assert started.wait(10) == 130
-        assert time.perf_counter() - begun < 5
-        assert line(started) == ""
+
+    def tried() -> bool:
+        with process(body) as started:
+            assert line(started) == "long"
+            begun = time.perf_counter()
+            started.send_signal(signal.SIGINT)
+            assert line(started) == "interrupted"
+            said = time.perf_counter()
+            assert started.wait(WATCH) == 130
+            ended = time.perf_counter()
+            assert line(started) == ""
+        slow = slowness()
+        return said - begun < 2 * slow and ended - begun < 5 * slow
+
+    assert any(tried() for _ in range(TRIES))
 
 
 def test_sc_12_an_interrupt_that_nobody_catches_ends_the_process_by_its_signal() -> None:
@@ -99,12 +110,16 @@ def test_sc_12_an_interrupt_that_nobody_catches_ends_the_process_by_its_signal()
     call(graph, "long", [], lambda: (say("long"), threading.Event().wait(60)))
     Threaded(graph, threads=2).run()
     """
-    with process("sys.stderr = open(os.devnull, 'w')\n" + textwrap.dedent(body)) as started:
-        assert line(started) == "long"
-        begun = time.perf_counter()
-        started.send_signal(signal.SIGINT)
-        assert started.wait(10) == -signal.SIGINT
-        assert time.perf_counter() - begun < 5
+
+    def tried() -> bool:
+        with process("sys.stderr = open(os.devnull, 'w')\n" + textwrap.dedent(body)) as started:
+            assert line(started) == "long"
+            begun = time.perf_counter()
+            started.send_signal(signal.SIGINT)
+            assert started.wait(WATCH) == -signal.SIGINT
+            return time.perf_counter() - begun < 5 * slowness()
+
+    assert any(tried() for _ in range(TRIES))
 
 
 def test_sc_12_an_exit_while_operators_are_queued() -> None:
@@ -121,12 +136,17 @@ def test_sc_12_an_exit_while_operators_are_queued() -> None:
     say("exit")
     sys.exit(3)
     """
-    with process(body) as started:
-        assert line(started) == "exit"
-        begun = time.perf_counter()
-        assert started.wait(10) == 3
-        assert time.perf_counter() - begun < 5
-        assert line(started) == ""
+
+    def tried() -> bool:
+        with process(body) as started:
+            assert line(started) == "exit"
+            begun = time.perf_counter()
+            assert started.wait(WATCH) == 3
+            ended = time.perf_counter()
+            assert line(started) == ""
+        return ended - begun < 5 * slowness()
+
+    assert any(tried() for _ in range(TRIES))
 
 
 @pytest.mark.parametrize("size", [8, 512])

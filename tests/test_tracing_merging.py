@@ -232,9 +232,9 @@ world.close()
 """
 
 
-def test_hosts_of_several_processes_make_one_lawful_trace(tmp_path: Path) -> None:
+def test_hosts_of_several_processes_make_one_lawful_trace(tmp_path: Path, socket_folder: Path) -> None:
     """By the offset that they have estimated, over ZeroMQ."""
-    address = f"ipc://{tmp_path / 'rank0'}"
+    address = f"ipc://{socket_folder / 'rank0'}"
     program = [sys.executable, "-P", "-c", RANK, str(Path(__file__).parent)]
     with ExitStack() as stack:
         ranks = []

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -230,10 +231,16 @@ def test_workers_that_find_each_other_by_their_environment() -> None:
     assert out.splitlines()[-1] == "verdict: pass"
 
 
-def test_ranks_of_another_run_are_refused(tmp_path: Path) -> None:
-    environments = [{"RANK": rank, "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": f"run{rank}"} for rank in ("0", "1")]
-    options = ["--connect", f"ipc://{tmp_path}/rank0", "--patience", "2"]
-    with by_hand(environments, *options, "--", "info") as workers:
-        errors = [worker.communicate(timeout=WATCH)[1] for worker in workers]
-    assert [worker.returncode for worker in workers] == [2, 2]
+def test_ranks_of_another_run_are_refused(socket_folder: Path) -> None:
+    """Rank 1 comes first: rank 0 waits for it for a short time only."""
+    zero, one = ({"RANK": rank, "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": f"run{rank}"} for rank in ("0", "1"))
+    options = ["--connect", f"ipc://{socket_folder}/rank0", "--patience"]
+    with by_hand([one], *options, str(WATCH), "--", "info") as (second,):
+        deadline = time.monotonic() + WATCH
+        while not (socket_folder / "rank0.1").exists():  # where it listens, before it looks for rank 0
+            assert time.monotonic() < deadline, "rank 1 never came"
+            os.sched_yield()
+        with by_hand([zero], *options, "3", "--", "info") as (first,):
+            errors = [worker.communicate(timeout=WATCH)[1] for worker in (first, second)]
+    assert (first.returncode, second.returncode) == (2, 2)
     assert all("error: " in error and "run" in error and "Traceback" not in error for error in errors), errors

@@ -15,10 +15,10 @@ from suites.worlds import Join, WorldContract
 
 
 @pytest.fixture(params=["tcp", "ipc"])
-def made(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Worlds]:
+def made(request: pytest.FixtureRequest, socket_folder: Path) -> Iterator[Worlds]:
     """Worlds over tcp on the loopback, and over ipc."""
     numbers = iter(range(100))
-    worlds = Worlds(lambda: LOOPBACK if request.param == "tcp" else f"ipc://{tmp_path}/{next(numbers)}")
+    worlds = Worlds(lambda: LOOPBACK if request.param == "tcp" else f"ipc://{socket_folder}/{next(numbers)}")
     yield worlds
     worlds.close()
 

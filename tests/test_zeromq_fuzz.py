@@ -74,10 +74,10 @@ def test_there_is_a_right_header_of_each_kind() -> None:
 
 @pytest.mark.parametrize("bomb", BOMBS, ids=range(len(BOMBS)))
 def test_a_bomb_is_refused_at_once(bomb: bytes) -> None:
-    start = time.perf_counter()
+    start = time.thread_time()
     with pytest.raises(Malformed):
         decode(bomb)
-    assert time.perf_counter() - start < 1
+    assert time.thread_time() - start < 1
 
 
 @pytest.mark.parametrize("kind", MESSAGES)

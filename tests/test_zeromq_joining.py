@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -51,25 +52,29 @@ def round_trip(meshes: list[Mesh]) -> None:
 # Order and addresses -------------------------------------------------------------------------------------------
 
 
-def free_port(host: str = "127.0.0.1", family: socket.AddressFamily = socket.AF_INET) -> int:
-    """A port that was free a moment ago: for a rank that is to bind it later."""
-    with socket.socket(family) as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
+@contextmanager
+def free_port() -> Iterator[int]:
+    """A port that nobody is given as long as nobody listens there: for a rank that is to bind it later."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as ZeroMQ does, which shares it then
+        held.bind(("127.0.0.1", 0))
+        yield int(held.getsockname()[1])
 
 
 @pytest.mark.parametrize("order", [(2, 1, 0), (1, 0, 2)])
 def test_ranks_may_come_in_any_order(order: tuple[int, ...]) -> None:
     """Each begins before the next one does: the others wait for it."""
-    address = f"tcp://127.0.0.1:{free_port()}"
     begun = [threading.Event() for _ in order]
 
-    def one(place: int) -> Mesh:
+    def one(place: int, address: str) -> Mesh:
         if place:
             assert begun[place - 1].wait(WATCH)
         return join(Joining(order[place], 3, address, bound=lambda _: begun[place].set()))
 
-    meshes = sorted(all_of(at_once([lambda place=place: one(place) for place in range(3)])), key=lambda mesh: mesh.rank)
+    with free_port() as port:
+        address = f"tcp://127.0.0.1:{port}"
+        found = all_of(at_once([lambda place=place: one(place, address) for place in range(3)]))
+    meshes = sorted(found, key=lambda mesh: mesh.rank)
     round_trip(meshes)
     at_once([mesh.close for mesh in meshes])
 
@@ -145,12 +150,12 @@ def test_what_is_no_address_is_refused(text: str, expected: str) -> None:
         join(Joining(0, 1, text))
 
 
-def test_an_address_in_use_is_refused(tmp_path: Path) -> None:
+def test_an_address_in_use_is_refused(socket_folder: Path) -> None:
     """Also a file of `ipc`, which ZeroMQ alone would take from who listens there; one left behind is not in use."""
     with socket.create_server(("127.0.0.1", 0)) as busy:
         with pytest.raises(Refused, match=r"^tcp://127.0.0.1:\d+ cannot be listened at: Address already in use$"):
             join(Joining(0, 1, "tcp://{}:{}".format(*busy.getsockname())))
-    path = tmp_path / "0"
+    path = socket_folder / "0"
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
         left.listen()
@@ -269,9 +274,11 @@ def test_a_rank_that_does_not_come_is_lost_to_all_that_have() -> None:
 
 
 def test_rank_0_that_is_not_there_is_lost_and_its_address_told() -> None:
-    address = f"tcp://127.0.0.1:{free_port()}"
-    with pytest.raises(PeerLost, match=rf"^rank 0 is lost: it did not come within 1 s \({address}: .*not accepted\)$"):
-        join(Joining(1, 2, address, patience=1.0))
+    with free_port() as port:
+        address = f"tcp://127.0.0.1:{port}"
+        said = rf"^rank 0 is lost: it did not come within 1 s \({address}: .*not accepted\)$"
+        with pytest.raises(PeerLost, match=said):
+            join(Joining(1, 2, address, patience=1.0))
 
 
 def test_an_address_that_can_only_be_bound_is_refused_by_all_but_rank_0() -> None:

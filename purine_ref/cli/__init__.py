@@ -57,7 +57,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         error.show()
         return UNKNOWN
-    except (click.Abort, KeyboardInterrupt):
+    except (click.Abort, KeyboardInterrupt) as stop:
+        if isinstance(stop.__cause__, EOFError):  # click takes one for Ctrl-D at a prompt, and there are none
+            traceback.print_exception(stop.__cause__)
+            return UNKNOWN
         click.echo("interrupted", err=True)
         return INTERRUPTED
     except (PurineError, OSError) as error:

@@ -35,8 +35,8 @@ def keygen(folder: str, name: str, seed: int, json_file: str | None) -> int:
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     console = output(json_file)
-    console.print(f"public key:  {public_file}")
-    console.print(f"private key: {private_file} (keep it secret)")
+    console.print(f"public key:  {public_file}", markup=False, soft_wrap=True)
+    console.print(f"private key: {private_file} (keep it secret)", markup=False, soft_wrap=True)
     counts = {"executed": 1, "skipped": 0, "seconds": time.perf_counter() - start, "seed": seed}
     write_json(json_file, "keygen", "pass", {**counts, "public": str(public_file), "private": str(private_file)})
     return CODES["pass"]

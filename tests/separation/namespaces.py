@@ -66,7 +66,7 @@ def missing() -> str | None:
     try:
         with bridged(1):
             return None
-    except OSError as error:
+    except (OSError, subprocess.TimeoutExpired) as error:
         return f"no network namespaces without root and CAP_NET_ADMIN: {error}"
 
 
