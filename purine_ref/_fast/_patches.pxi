@@ -272,7 +272,7 @@ cdef inline inlined _unfold_framed(
     real* framed
 ) noexcept nogil:
     cdef Py_ssize_t r = 0, n, i, j, p, h, channels = image.channels, width = columns.kernel * image.channels
-    cdef Py_ssize_t wide = min(columns.length, frame.row // channels - frame.left), high
+    cdef Py_ssize_t wide = max(0, min(columns.length, frame.row // channels - frame.left)), high
     cdef Py_ssize_t step = columns.stride * channels, down = rows.dilation * frame.row
     cdef const real* source
     cdef const real* line
@@ -328,7 +328,7 @@ cdef vectorised _unfold(
     cdef real[FRAME] framed
     cdef Frame frame = _frame(image, rows, columns)
     with nogil:
-        if frame.size <= FRAME and columns.dilation == 1:
+        if 0 < frame.row <= frame.size <= FRAME and columns.dilation == 1:
             _unfold_framed(x, image, out, count, first, rows, columns, frame, framed)
             return
         n, i = first // (rows.size * columns.size), first // columns.size % rows.size
@@ -466,7 +466,7 @@ cdef inline inlined _fold_framed(
     const real* patches, real* dx, Image image, Axis rows, Axis columns, Frame frame, real* framed
 ) noexcept nogil:
     cdef Py_ssize_t n, i, j, p, k, h, channels = image.channels, width = columns.kernel * image.channels
-    cdef Py_ssize_t wide = min(columns.length, frame.row // channels - frame.left), high
+    cdef Py_ssize_t wide = max(0, min(columns.length, frame.row // channels - frame.left)), high
     cdef const real* source = patches + image.images * rows.size * columns.size * rows.kernel * width
     cdef real* target
     high = min(rows.length, frame.size // frame.row - frame.top)
@@ -518,7 +518,7 @@ cdef vectorised _fold(
         if rows.stride * columns.stride * rows.dilation * columns.dilation == 1 and channels % LANES == 0:
             _fold_by_pixel(patches, dx, image, rows, columns)
             return
-        if frame.size <= FRAME and columns.dilation == 1:
+        if 0 < frame.row <= frame.size <= FRAME and columns.dilation == 1:
             _fold_framed(patches, dx, image, rows, columns, frame, framed)
             return
         for n in range(image.images):
