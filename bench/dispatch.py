@@ -27,7 +27,7 @@ Examples:
 @click.option("--json", "json_file", type=click.Path(dir_okay=False), help="Write the rows there; - is the output.")
 def main(operators: int, runs: int, peers: tuple[str, ...], small: int, json_file: str | None) -> None:
     """Nanoseconds per operator of readiness and dispatch, for operators that do nothing, beside peers."""
-    series, notes, _ = run(operators, small, runs, peers)
+    series, notes, *_ = run(operators, small, runs, peers)
     if json_file != "-":
         show("dispatch", series, "operators", notes)
     save(json_file, series, notes)
