@@ -102,7 +102,7 @@ def test_a_wrong_place_is_refused(text: str, message: str) -> None:
 
 
 def test_the_places_are_said_as_they_are_written() -> None:
-    assert place_names() == ("cpu", "virtual", "ranks[:N]", "hosts[:N]")
+    assert place_names() == ("cpu", "virtual", "cuda[:N]", "ranks[:N]", "hosts[:N]")
 
 
 @pytest.mark.parametrize("place", ["hosts", "hosts:2"])

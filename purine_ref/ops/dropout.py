@@ -65,13 +65,17 @@ class Dropout(ElementwiseOperation):
     def compute(self, kernels: Kernels, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
         """Scale, then select by the mask; multiplying by the mask would turn a dropped infinity into NaN.
 
-        Bits are selected as integers: a condition for each element would be guessed wrong half of the time.
+        Bits are selected as integers, where there are some as wide: a condition for each element would be guessed wrong
+        half of the time.
         """
         xp, x, (y,) = kernels.xp, inputs[0], outputs
 
         def drop(part: slice) -> None:
             """One piece."""
             xp.multiply(x[part], self.factor, out=y[part])
+            if y.itemsize > 8:
+                xp.copyto(y[part], 0, where=inputs[1][part] == 0)
+                return
             bits = y[part].view(f"i{y.itemsize}")
             xp.multiply(bits, inputs[1][part] != 0, out=bits)
 

@@ -32,7 +32,7 @@ ORDERED = frozenset({"maximum", "minimum", "logical_and", "logical_or"})
 """Those that give the same whatever the order in which they reduce."""
 
 MADE = frozenset(
-    "zeros ones full empty arange asarray ascontiguousarray where moveaxis take_along_axis argwhere reshape "
+    "zeros ones full empty empty_like arange asarray ascontiguousarray where moveaxis take_along_axis argwhere reshape "
     "broadcast_to concatenate stack copyto cumsum".split()
 )
 """Functions that only make and move; `cumsum` adds one element after the other."""
