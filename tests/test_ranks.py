@@ -14,7 +14,7 @@ from hooks import SHAPE, WATCH, Delays, Trace, bits
 from purine_ref.devices import CpuDevice
 from purine_ref.errors import GraphError
 from purine_ref.executors import Executor, Observer, Ranks, Rates, Serial, Simulated, Threaded, simulate
-from purine_ref.executors.memory import _arrays
+from purine_ref.executors.memory import _array
 from purine_ref.graph import Graph, Op
 from purine_ref.ops import Bernoulli, Copy, Gaussian, Identity, Scale, Sum, Tanh
 from purine_ref.parallel import Data, compose
@@ -236,7 +236,7 @@ def test_ranks_share_no_memory() -> None:
     graph = training()
     with Ranks(graph, executor=Serial) as executor:
         executor.run()
-        arrays = [_arrays(part._bound._places) for part in executor._parts]
+        arrays = [list(map(_array, part._bound._places)) for part in executor._parts]
     assert [len(own) for own in arrays] == [len(local_graph(graph, rank).blobs) for rank in range(3)]
     for rank, own in enumerate(arrays):
         for other in arrays[rank + 1 :]:

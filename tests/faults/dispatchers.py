@@ -12,7 +12,7 @@ from unittest import mock
 import numpy as np
 
 from faults.fault import Fault, Plant, around, replaced, together
-from purine_ref.executors import Executor, Memory, Serial, Threaded, base, lanes, memory
+from purine_ref.executors import Executor, Serial, Threaded, base, lanes, memory
 from purine_ref.plan import Plan
 from purine_ref.schedule import ReadyQueue, Schedule
 
@@ -188,8 +188,9 @@ def accumulated(right: Any, self: memory.Binding, blob: int) -> None:
     kept[blob] = total.copy()
 
 
-def by_copying(self: Memory, current: Any, following: Any) -> None:
-    self._slots[current.name][1].array[...] = self._slots[following.name][1].array
+def by_copying(self: memory.Binding) -> None:
+    for current, following in self._pairs:
+        current.array[...] = following.array
 
 
 def cut_once(whole: Any, view: Any) -> memory.Slot:
@@ -259,7 +260,7 @@ VALUES = [
     Fault(
         "swap: copied",
         "The next value is copied over the current one.",
-        replaced(Memory, "swap", by_copying),
+        replaced(memory.Binding, "swap", by_copying),
         (
             "Serial: test_r6_pairs_are_swapped_between_runs_and_not_copied",
             "test_optim: test_r6_a_pair_is_exchanged_and_not_copied",
