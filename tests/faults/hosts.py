@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from faults.fault import Fault, around, replaced
-from purine_ref.conformance import schemes
+from purine_ref.conformance import places
 from purine_ref.executors import hosts
 from purine_ref.graph import Blob
 from purine_ref.tensor import Location
@@ -74,7 +74,7 @@ ALL = [
     Fault(
         "hosts: divisions in turn",
         "Divisions are dealt out to the ranks one by one, not in runs of neighbours.",
-        replaced(schemes, "_spread", lambda width, ranks: [Location(number % ranks) for number in range(width)]),
+        replaced(places, "_spread", lambda width, ranks: [Location(number % ranks) for number in range(width)]),
         ("test_hosts_schemes: test_neighbours_share_a_rank",),
     ),
 ]
