@@ -18,6 +18,7 @@ from hooks import BUSY, SHAPE, WATCH, Call, Gate, Trace, bits, nothing, running
 from purine_ref.devices.virtual import VirtualMachine
 from purine_ref.errors import PeerLost
 from purine_ref.executors import Executor, Observer, Ranks, Serial, Threaded
+from purine_ref.executors import pool as workers
 from purine_ref.executors.base import GRACE
 from purine_ref.graph import Graph, Op
 from purine_ref.parallel.ranks import incoming, local_graph
@@ -250,7 +251,10 @@ def test_closing_a_run_that_only_waits_for_a_message(kind: Callable[..., Executo
     assert hub.lost == (0, "it was closed while it ran")
 
 
-def test_r12_an_interrupt_from_the_keyboard_is_told_to_the_peers(caplog: pytest.LogCaptureFixture) -> None:
+def test_r12_an_interrupt_from_the_keyboard_is_told_to_the_peers(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "LONG", 0.0)  # so that the caller computes nothing, and waits
     gate, held = Gate(), [True]
 
     def stuck() -> None:
@@ -263,8 +267,7 @@ def test_r12_an_interrupt_from_the_keyboard_is_told_to_the_peers(caplog: pytest.
     hub = Hub([incoming(local_graph(graph, rank)) for rank in (0, 1)])
     with Threaded(local_graph(graph, 0), transport=hub.transports[0]) as executor:
         with caplog.at_level(logging.WARNING, "purine_ref"), pytest.raises(KeyboardInterrupt):
-            executor.run_async()  # a worker computes; in `run`, the caller might
-            executor.sync()
+            executor.run()
         assert hub.lost == (0, "its run was interrupted")
         gate.go.set()
     caplog.clear()
