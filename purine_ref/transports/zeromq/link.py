@@ -109,7 +109,7 @@ class Link:
             elif event == zmq.EVENT_CONNECT_RETRIED:
                 self.failure = self.failure or "its connection is not accepted"
             elif (failed := failure(event, value, listening=False, encrypted=self._encrypted)) is not None:
-                if failed.final or not (self.failure and self.heard):  # where a peer was lost, it is told how it was lost
+                if failed.final or not (self.failure and self.heard):  # of a lost peer it is told how it was lost
                     self.failure = f"the handshake failed: {failed.reason}"
                 self._barred = self._barred or failed.final
                 self._turned_away = min(self._turned_away, time.monotonic())
