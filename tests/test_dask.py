@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from hooks import WATCH
+from process_tree import children, is_alive
 from purine_ref import cli, snapshot
 from purine_ref.launching import dask_rank
 
@@ -40,22 +41,6 @@ def until(what: Callable[[], Any], seconds: float = 2 * WATCH) -> Any:
         assert time.monotonic() < end, "it never came"
         time.sleep(0.05)
     return found
-
-
-def children(process: int) -> list[int]:
-    """The processes that any thread of a process has started and not waited for."""
-    found = []
-    for task in Path(f"/proc/{process}/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            found += [int(word) for word in task.read_text("ascii").split()]
-    return found
-
-
-def is_alive(process: int) -> bool:
-    """Whether a process runs: one that has ended, and was not yet asked for its exit code, does not."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{process}/stat").read_text("utf-8").rpartition(")")[2].split()[0] != "Z"
-    return False
 
 
 class Dask:

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import pytest
 
 import purine_ref
 from hooks import WATCH
+from process_tree import children
 from purine_ref.errors import Refused
 from purine_ref.launching import (
     Ended,
@@ -353,20 +354,11 @@ HOLDS = "import signal, sys; held = open(sys.argv[1], 'w'); held.write('x'); hel
 
 
 def test_a_command_that_is_not_there_is_refused_and_leaves_nobody() -> None:
-    before = children()  # other tests of this process may have left theirs, such as a server that they share
+    before = set(children("self"))  # other tests of this process may have left theirs, such as a server that they share
     starts = [Start(0, [sys.executable, "-P", "-c", FOREVER]), Start(1, ["absent-command"])]
     with pytest.raises(Refused, match=r"^rank 1: 'absent-command' cannot be started: No such file or directory$"):
         run_ranks(starts, settle=0.1)
-    assert children() <= before
-
-
-def children() -> set[int]:
-    """The processes that this one has started and not waited for, dead ones too."""
-    found: set[int] = set()
-    for task in Path("/proc/self/task").iterdir():
-        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended meanwhile has handed them on
-            found |= {int(pid) for pid in (task / "children").read_text().split()}
-    return found
+    assert set(children("self")) <= before
 
 
 # A launcher that dies or is signalled ---------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 
 import mpi_ranks
 from hooks import WATCH
+from process_tree import children, is_alive
 from purine_ref import cli
 from purine_ref.errors import PeerLost, Refused
 from purine_ref.launching import without_ranks
@@ -260,21 +261,6 @@ def ranks_of(launcher: subprocess.Popen[str]) -> dict[int, int]:
             variables = Path(f"/proc/{process}/environ").read_bytes()
             found |= {int(rank): process for rank in re.findall(rb"\0(?:PMI|OMPI_COMM_WORLD)_RANK=(\d+)", variables)}
     return found
-
-
-def children(process: int) -> list[int]:
-    found = []
-    for task in Path(f"/proc/{process}/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            found += [int(word) for word in task.read_text("ascii").split()]
-    return found
-
-
-def is_alive(process: int) -> bool:
-    """Whether a process runs: one that has ended, and was not yet asked for its exit code, does not."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{process}/stat").read_text("utf-8").rpartition(")")[2].split()[0] != "Z"
-    return False
 
 
 def wait_for_the_end(processes: Iterable[int]) -> None:

@@ -98,33 +98,43 @@ def side(spec: Spec, dtype: str) -> Side:
 def products(spec: Spec, count: int) -> list[Mapping[str, float]]:
     """For each of `count` steps, after two: seconds from its first operator's start to its last one's end (`step`), and
     seconds within calls of cuBLAS (`products`), between events around each of them."""
-    found: list[Mapping[str, float]] = []
     recorder = ProductRecorder()
-    with GpuNetwork(spec, "float32", recorder) as traced:
-        for number in range(count + 2):
-            recorder.clear()
-            traced.step()
-            if number > 1:
-                spans = recorder.spans
-                step = max(span.end for span in spans) - min(span.start for span in spans)
-                found.append({"step": step, "products": covered(recorder.products)})
-    return found
+
+    def seen() -> Mapping[str, float]:
+        """Of one step."""
+        spans = recorder.spans
+        step = max(span.end for span in spans) - min(span.start for span in spans)
+        return {"step": step, "products": covered(recorder.products)}
+
+    return _recorded(spec, count, recorder, seen)
 
 
 def copies(spec: Spec, count: int) -> list[Mapping[str, float]]:
     """For each of `count` steps, after two: seconds of all `copies`, and how many of them were `hidden` behind what
     other streams computed."""
-    found: list[Mapping[str, float]] = []
     recorder = StreamRecorder()
+
+    def seen() -> Mapping[str, float]:
+        """Of one step."""
+        moving = [span for span in recorder.spans if span.op in recorder.copies]
+        others = [span for span in recorder.spans if span.op not in recorder.copies]
+        total = sum(span.end - span.start for span in moving)
+        return {"copies": total, "hidden": hidden_time(moving, others)}
+
+    return _recorded(spec, count, recorder, seen)
+
+
+def _recorded(
+    spec: Spec, count: int, recorder: StreamRecorder, seen: Callable[[], Mapping[str, float]]
+) -> list[Mapping[str, float]]:
+    """What is `seen` of each of `count` steps, after two."""
+    found: list[Mapping[str, float]] = []
     with GpuNetwork(spec, "float32", recorder) as traced:
         for number in range(count + 2):
             recorder.clear()
             traced.step()
             if number > 1:
-                moving = [span for span in recorder.spans if span.op in recorder.copies]
-                others = [span for span in recorder.spans if span.op not in recorder.copies]
-                total = sum(span.end - span.start for span in moving)
-                found.append({"copies": total, "hidden": hidden_time(moving, others)})
+                found.append(seen())
     return found
 
 
